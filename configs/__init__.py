@@ -1,0 +1,1 @@
+"""Hydra configuration groups, installed as ``lightning_ubs.configs``."""
