@@ -1,0 +1,42 @@
+"""The paper's equations as pure functions of tensors, on any device, without waiting for it."""
+
+from lightning_ubs.functional.baselines import (
+    hardness_probabilities,
+    imbalance_weights,
+    prediction_spread,
+    proportional_probabilities,
+    recency_entropy,
+)
+from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
+from lightning_ubs.functional.plan import check_replacement, draw_plan, weighted_order
+from lightning_ubs.functional.selection import (
+    min_max_scale,
+    raw_weights,
+    sample_weights,
+    selection_pressure,
+    selection_probabilities,
+)
+from lightning_ubs.functional.stratification import stratified_order
+from lightning_ubs.functional.uncertainty import binary_entropy, label_uncertainty, window_fluctuation
+
+__all__ = [
+    "binary_entropy",
+    "check_replacement",
+    "correlation_of_chunks",
+    "draw_plan",
+    "hardness_probabilities",
+    "imbalance_weights",
+    "label_uncertainty",
+    "min_max_scale",
+    "prediction_spread",
+    "proportional_probabilities",
+    "raw_weights",
+    "recency_entropy",
+    "sample_weights",
+    "selection_pressure",
+    "selection_probabilities",
+    "stratified_order",
+    "uncertainty_correlation",
+    "weighted_order",
+    "window_fluctuation",
+]

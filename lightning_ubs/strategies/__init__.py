@@ -1,0 +1,21 @@
+"""The paper's method and the five it is compared with."""
+
+from lightning_ubs.strategies.active import ActiveBias
+from lightning_ubs.strategies.balance import Balance
+from lightning_ubs.strategies.base import Strategy
+from lightning_ubs.strategies.hard import HardImbalance
+from lightning_ubs.strategies.random import Random
+from lightning_ubs.strategies.recency import RecencyBias
+from lightning_ubs.strategies.ubs import UBS
+from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
+
+__all__ = [
+    "UBS",
+    "ActiveBias",
+    "Balance",
+    "HardImbalance",
+    "Random",
+    "RecencyBias",
+    "Strategy",
+    "UncertaintyStrategy",
+]

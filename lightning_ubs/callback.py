@@ -1,0 +1,388 @@
+"""The Lightning callback: hooks only."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_ubs._lightning import (
+    LoaderKey,
+    LoaderSeam,
+    agree_with_rank_zero,
+    callbacks_of,
+    check_loader,
+    check_trainer,
+    gather_rows,
+    process_rank,
+    silence_resume_warning,
+    with_sampler,
+)
+from lightning_ubs.errors import SelectionError
+from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.matrices import feature_matrix, label_matrix
+from lightning_ubs.predictions import Outputs, PredictionSource
+from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
+from lightning_ubs.selector import Position, Selector, shuffled_pass
+from lightning_ubs.strategies import UBS, Strategy
+from lightning_ubs.targets import Targets, read_targets
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class BatchSelection(Callback):
+    """Chooses which samples the next mini-batches contain while a multi-label model trains.
+
+    Attach it to a Trainer; module and dataset stay as they are. Warm-up epochs are shuffled passes. From then on, each
+    epoch's batches are drawn at its start from probabilities that the strategy derives from the predictions so far.
+
+    Args:
+        strategy: what decides the probabilities; :class:`UBS` by default.
+        warmup_epochs: shuffled epochs before the first selected one (γ).
+        seed: of every draw; no other generator is used.
+        outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
+            ``(pl_module, outputs, batch) -> Tensor``, or None to look for them.
+        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None for the usual
+            places.
+        labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
+        features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
+        replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
+            ``"full"`` with repeats anywhere.
+        start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
+        end_epoch: epoch from which the pressure is 1; the last by default.
+        history_dtype: ``"float32"`` (default), ``"float16"`` or ``"bfloat16"`` for remembered predictions.
+        device: where they are kept; the module's device by default.
+        log_metrics: log pressure, effective sample size and the like once per epoch.
+        loader: which train loader to select from, where there are several.
+        save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+
+    >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
+    3
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy | None = None,
+        warmup_epochs: int = 5,
+        seed: int = 0,
+        outputs: Outputs = None,
+        targets: Targets = None,
+        labels: Any = None,
+        features: Any = None,
+        replacement: Replacement = "batch",
+        start_epoch: int | None = None,
+        end_epoch: int | None = None,
+        history_dtype: str | torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        log_metrics: bool = True,
+        loader: LoaderKey | None = None,
+        save_state: Literal["full", "weights"] = "full",
+    ) -> None:
+        strategy = UBS() if strategy is None else strategy
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
+        for name, value in (("warmup_epochs", warmup_epochs), ("seed", seed), ("start_epoch", start_epoch or 0)):
+            if value < 0:
+                raise ValueError(f"{name}={value!r} is out of range; it must be at least 0.")
+        if save_state not in ("full", "weights"):
+            raise ValueError(f"save_state={save_state!r} is unknown; use 'full' or 'weights'.")
+        self.strategy = strategy
+        self.strategy.history_dtype = _dtype(history_dtype)
+        self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
+        self.end_epoch = end_epoch
+        if end_epoch is not None and end_epoch < self.start_epoch:
+            raise ValueError(f"end_epoch={end_epoch!r} is out of range; it must be at least {self.start_epoch}.")
+        self.warmup_epochs = warmup_epochs
+        self.targets, self.labels, self.features = targets, labels, features
+        self.device = None if device is None else torch.device(device)
+        self.log_metrics = log_metrics
+        self.loader = loader
+        self.save_state = save_state
+        self._selector = Selector(strategy, seed, replacement)
+        self._predictions = PredictionSource(outputs)
+        self._trainer: Trainer | None = None
+        self._seam: LoaderSeam | None = None
+        self._samplers: list[SelectionSampler] = []
+        self._loaded: dict[str, Any] | None = None
+        self._begun = False
+        self._announced = False
+        self._seconds = 0.0
+
+    @property
+    def uncertainty(self) -> Tensor | None:
+        """U, (n, q) float32, at the start of this epoch; None in the first."""
+        return self.strategy.uncertainty
+
+    @property
+    def correlation(self) -> Tensor | None:
+        """C, (q, q), at the start of this epoch."""
+        return self.strategy.correlation
+
+    @property
+    def weights(self) -> Tensor | None:
+        """w, (n,) in [0, 1], at the start of this epoch."""
+        return self.strategy.weights
+
+    @property
+    def probabilities(self) -> Tensor | None:
+        """P, (n,) float64, from which this epoch's batches are drawn; uniform in the warm-up."""
+        return self._selector.probabilities
+
+    @property
+    def pressure(self) -> float:
+        """Selection pressure s_t of this epoch; 1 in the warm-up."""
+        return self._selector.pressure
+
+    @property
+    def plan(self) -> EpochPlan | None:
+        """Sample ids of this epoch's batches: ``plan[k]`` on this process."""
+        return self._selector.plan
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return super().state_key if self.loader is None else self._generate_state_key(loader=self.loader)
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        check_trainer(trainer, self.strategy, self.start_epoch, self.end_epoch)
+        if sum(isinstance(c, BatchSelection) and c.state_key == self.state_key for c in callbacks_of(trainer)) > 1:
+            raise SelectionError("there are two BatchSelection callbacks for one loader; keep one of them.")
+        self._trainer, self._loaded, self._begun = trainer, None, False
+        if trainer.current_epoch == 0:
+            self._selector.forget()
+        else:
+            self._selector.plan = None
+        self._seam = LoaderSeam(trainer, self._take_loader, self.loader)
+        if self.strategy.needs_predictions:
+            self._predictions.attach(pl_module)
+        silence_resume_warning()
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._seam is not None:
+            self._seam.remove()
+            self._seam = None
+        for sampler in self._samplers:
+            sampler.release()
+        self._samplers = []
+        self._predictions.detach()
+        self._trainer = None
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._timed():
+            self._selector.prepare(self._share)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._predictions.start_step()
+
+    @override
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        self._predictions.stop_step()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        with self._timed():
+            if self.strategy.needs_predictions:
+                self._learn(pl_module, outputs, batch)
+            self._selector.finish_step(int(trainer.num_training_batches))
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_predictions()
+        if self.log_metrics:
+            pl_module.log_dict(self._metrics(), on_step=False, on_epoch=True)
+        self._seconds = 0.0
+        self._selector.finish_epoch()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        kind = self._predictions.resolve_kind()
+        return self._selector.state_dict(self.save_state == "weights") | {"kind": kind or ""}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._loaded = state_dict
+        if self._begun and self._selector.layout is not None:
+            self._restore(self._selector.layout)
+
+    def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
+        """Put the sampler into the train loader; runs before the first sample is drawn."""
+        trainer = self._fitting
+        check_loader(dataloader)
+        rank, world_size = process_rank(trainer)
+        layout = BatchLayout(len(dataloader.dataset), dataloader.batch_size, dataloader.drop_last, world_size, rank)
+        if not self._begun:
+            self._begin(dataloader.dataset, layout)
+        elif layout.num_samples != self.strategy.num_samples:
+            raise SelectionError(
+                f"the train dataset changed from {self.strategy.num_samples} to {layout.num_samples} samples during "
+                "training, so sample ids lost their meaning; keep its size."
+            )
+        end = self.end_epoch if self.end_epoch is not None else max((trainer.max_epochs or 0) - 1, self.start_epoch)
+        self._selector.lay_out(layout, self.start_epoch, end)
+        own = isinstance(dataloader.sampler, SelectionSampler)
+        sampler = dataloader.sampler if own else SelectionSampler(dataloader.dataset)
+        sampler.bind(self._serve, layout)
+        self._samplers.append(sampler)
+        return dataloader if own else with_sampler(dataloader, sampler)
+
+    def _begin(self, dataset: Any, layout: BatchLayout) -> None:
+        """First loader of a fit: prepare the strategy for the dataset, and take up a checkpoint."""
+        n, name = layout.num_samples, type(self.strategy).__name__
+        going_on = self._loaded is None and self._fitting.current_epoch > 0 and self.strategy.num_samples == n
+        if not going_on:
+            labels = label_matrix(self.labels, dataset, n, name) if self.strategy.needs_labels else None
+            features = feature_matrix(self.features, dataset, n, name) if self.strategy.needs_features else None
+            self.strategy.reset(n, labels, features)
+        self._begun = True
+        if self._loaded is not None:
+            self._restore(layout)
+        else:
+            self._selector.position = Position(self._fitting.current_epoch)
+
+    def _restore(self, layout: BatchLayout) -> None:
+        """Go on where the checkpoint was taken."""
+        state, self._loaded = self._loaded, None
+        if state is None:
+            return
+        if state["seed"] != self._selector.seed:
+            rank_zero_warn(
+                f"The checkpoint was written with seed={state['seed']}; it is kept instead of "
+                f"seed={self._selector.seed}, so that the run goes on exactly.",
+                category=UserWarning,
+            )
+        if state["global_batch_size"] not in (0, layout.global_batch_size):
+            rank_zero_warn(
+                f"The checkpoint was written with {state['global_batch_size']} samples per step over all processes, "
+                f"now there are {layout.global_batch_size}: selection stays valid, but the order of samples differs.",
+                category=UserWarning,
+            )
+        self._selector.load_state_dict(state)
+        self._predictions.kind = state["kind"] or None
+
+    def _serve(self) -> tuple[EpochPlan, int]:
+        """What the sampler follows; a plain shuffled pass while a tuner has put the callbacks aside."""
+        layout = self._selector.layout
+        if layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer)):
+            return EpochPlan(0, shuffled_pass(layout, epoch_generator(self._selector.seed, 0)), layout), 0
+        with self._timed():
+            return self._selector.next_plan(self._share)
+
+    def _share(self, probabilities: Tensor) -> Tensor:
+        trainer = self._fitting
+        if trainer.world_size == 1:
+            return probabilities
+        return agree_with_rank_zero(probabilities, trainer.strategy.root_device)
+
+    def _learn(self, pl_module: LightningModule, outputs: Any, batch: Any) -> None:
+        """Hand the predictions of this step, from all processes, to the strategy."""
+        plan, k = self._selector.plan, self._selector.position.batch
+        if plan is None or k >= len(plan):
+            raise SelectionError("more batches were trained than planned; use a single, finite train loader.")
+        batch = batch if self.loader is None else batch[self.loader]
+        sizes = plan.rank_sizes(k)
+        rows = sizes[plan.layout.rank]
+        raw = self._predictions.read(pl_module, outputs, batch, rows)
+        targets = (
+            read_targets(self.targets, pl_module, outputs, batch, list(raw.shape))
+            if self.strategy.needs_targets
+            else None
+        )
+        if len(sizes) > 1:
+            size = len(plan.global_batch(k))
+            raw = gather_rows(raw, sizes)[:size]
+            targets = None if targets is None else gather_rows(targets, sizes)[:size]
+        raw = raw.to(self._state_device(raw))
+        probs, usable = self._predictions.probabilities(raw)
+        self._check_labels(probs)
+        self._selector.learn(probs, usable, None if targets is None else targets.to(raw.device))
+
+    def _state_device(self, raw: Tensor) -> torch.device:
+        # Probabilities are float64, which MPS does not have.
+        return self.device or (torch.device("cpu") if raw.device.type == "mps" else raw.device)
+
+    def _check_labels(self, probs: Tensor) -> None:
+        known = getattr(self.strategy, "num_labels", None)
+        if known is None:
+            self._announce(probs)
+        elif known != probs.shape[1]:
+            raise SelectionError(
+                f"predictions have {probs.shape[1]} labels, but {known} were remembered so far (from a checkpoint, or "
+                "earlier in this run); keep the number of labels, or train anew."
+            )
+
+    def _announce(self, probs: Tensor) -> None:
+        if self._announced:
+            return
+        self._announced = True
+        memory, saved = self.strategy.footprint(probs.shape[1], compact=self.save_state == "weights")
+        log.info(
+            "%s keeps %.1f MB for %d samples x %d labels on %s; each checkpoint grows by about %.1f MB.",
+            type(self.strategy).__name__,
+            memory / 1e6,
+            self.strategy.num_samples,
+            probs.shape[1],
+            probs.device,
+            saved / 1e6,
+        )
+
+    def _check_predictions(self) -> None:
+        """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
+        self._predictions.resolve_kind()
+        fault = self._selector.first_fault() if self.strategy.needs_predictions else None
+        if fault is not None:
+            allowed = "in [0, 1]" if self._predictions.kind == "probs" else "finite"
+            raise SelectionError(
+                f"the predictions of epoch {self._selector.position.epoch}, batch {fault[0]}, sample {fault[1]} are "
+                f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the learning "
+                "rate, or say where the predictions are with outputs=. What was known before is unharmed."
+            )
+
+    def _metrics(self) -> dict[str, float]:
+        selector = self._selector
+        values = {"pressure": selector.pressure, "seconds": self._seconds, "correlation_drift": selector.drift}
+        if selector.probabilities is not None:
+            values["effective_sample_size"] = 1 / float(selector.probabilities.square().sum())
+        if selector.plan is not None:
+            values["distinct_share"] = selector.plan.distinct_share
+        if self.strategy.mean_uncertainty is not None:
+            values["mean_uncertainty"] = float(self.strategy.mean_uncertainty)
+        return {f"selection/{name}": float(value) for name, value in values.items() if value is not None}
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the seconds that selection takes on the host."""
+        started = time.perf_counter()
+        yield
+        self._seconds += time.perf_counter() - started
+
+    @property
+    def _fitting(self) -> Trainer:
+        if self._trainer is None:
+            raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
+        return self._trainer
+
+
+def _dtype(value: str | torch.dtype | None) -> torch.dtype:
+    name = str(value or "float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ValueError(f"history_dtype={value!r} is unknown; use one of {sorted(_DTYPES)}.")
+    return _DTYPES[name]

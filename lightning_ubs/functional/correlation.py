@@ -1,0 +1,77 @@
+"""Which labels are uncertain together: mutual information between columns of U (Eq. 6, Appendix A)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+# One-hot cells made at a time: bounds the memory of a pass, and keeps every count in a chunk below 2^24,
+# up to which float32 sums of ones are exact.
+CHUNK_CELLS = 2**24
+
+
+def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float = math.e) -> Tensor:
+    r"""Label correlation matrix C: mutual information of the binned columns of U, with a unit diagonal.
+
+    :math:`C_{ab}=\sum_{u,v}p(u_a,v_b)\log\frac{p(u_a,v_b)}{p(u_a)p(v_b)}` with ``bins`` bins of equal width on
+    [0, 1], the last one closed. C is symmetric and non-negative; it is not positive definite in general.
+
+    Args:
+        uncertainty: U, (n, q) in [0, 1].
+        bins: number of bins (τ).
+        log_base: base of the logarithm; the paper's plain "log" is read as natural.
+
+    Returns:
+        C, (q, q) float64.
+
+    >>> u = torch.tensor([[0.05, 0.15], [0.55, 0.65], [0.45, 0.85], [0.95, 0.95]])
+    >>> uncertainty_correlation(u)
+    tensor([[1.0000, 0.6931],
+            [0.6931, 1.0000]], dtype=torch.float64)
+    """
+    rows = max(1, CHUNK_CELLS // max(1, uncertainty.shape[1] * (bins - 1)))
+    return correlation_of_chunks(torch.split(uncertainty, rows), bins, log_base)
+
+
+def correlation_of_chunks(chunks: Iterable[Tensor], bins: int = 5, log_base: float = math.e) -> Tensor:
+    """:func:`uncertainty_correlation` of a U that comes in row chunks, each (rows, q)."""
+    n, joint, margin = 0, torch.empty(0), torch.empty(0)
+    for chunk in chunks:
+        hot = _one_hot_upper_bins(chunk, bins)
+        counts = (hot.T @ hot).double(), hot.sum(0).double()
+        joint, margin = counts if n == 0 else (joint + counts[0], margin + counts[1])
+        n += len(chunk)
+    if n == 0:
+        raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix.")
+    return _mutual_information(joint, margin, n, bins) / math.log(log_base)
+
+
+def _one_hot_upper_bins(uncertainty: Tensor, bins: int) -> Tensor:
+    """One-hot bins 1 .. bins-1 as (rows, q·(bins-1)) float32; bin 0 follows from the margins."""
+    index = (uncertainty * bins).floor().clamp(0, bins - 1)
+    upper = torch.arange(1, bins, device=index.device, dtype=index.dtype)
+    return (index.unsqueeze(-1) == upper).flatten(1).float()
+
+
+def _mutual_information(joint: Tensor, margin: Tensor, n: int, bins: int) -> Tensor:
+    """MI in nats from counts of the upper bins; ``joint`` is (q·k, q·k) and ``margin`` (q·k,), k = bins-1."""
+    k = bins - 1
+    q = margin.numel() // k
+    inner = joint.reshape(q, k, q, k)
+    upper = margin.reshape(q, k)
+    lowest = n - upper.sum(1)
+    left = upper.unsqueeze(0) - inner.sum(1)  # a in bin 0, b in bin j: (q, q, k)
+    right = upper.unsqueeze(2) - inner.sum(3)  # a in bin i, b in bin 0: (q, k, q)
+    corner = lowest.unsqueeze(0) - right.sum(1)  # both in bin 0: (q, q)
+    joint_sum = _xlogx(inner).sum((1, 3)) + _xlogx(left).sum(2) + _xlogx(right).sum(1) + _xlogx(corner)
+    margin_sum = _xlogx(upper).sum(1) + _xlogx(lowest)
+    information = (joint_sum - margin_sum.unsqueeze(0) - margin_sum.unsqueeze(1)) / n + math.log(n)
+    information = ((information + information.T) / 2).clamp(min=0)
+    return torch.where(torch.eye(q, dtype=torch.bool, device=joint.device), 1.0, information)
+
+
+def _xlogx(counts: Tensor) -> Tensor:
+    return torch.xlogy(counts, counts)

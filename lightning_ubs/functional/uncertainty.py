@@ -1,0 +1,72 @@
+"""How uncertain a model is about each label of each sample (Section 3.2 of the paper)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def binary_entropy(probs: Tensor) -> Tensor:
+    r"""Entropy of a yes/no prediction in bits, Eq. (1): :math:`-p\log_2 p-(1-p)\log_2(1-p)`.
+
+    Args:
+        probs: probabilities in [0, 1], any shape.
+
+    Returns:
+        Values in [0, 1] of the same shape; exactly 0 where the probability is 0 or 1.
+
+    >>> binary_entropy(torch.tensor([0.0, 0.5, 0.6, 1.0]))
+    tensor([0.0000, 1.0000, 0.9710, 0.0000])
+    """
+    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
+    return (entropy / math.log(2)).clamp(0, 1)
+
+
+def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:
+    r"""Mean absolute change between successive predictions, Eq. (4).
+
+    :math:`d_{ij}=\frac{1}{c_i-1}\sum_h|\hat y_{ij}^{h+1}-\hat y_{ij}^{h}|` over the :math:`c_i` predictions
+    at hand; a window that is not full yet is divided by the changes it has, and one with fewer than two
+    predictions has not fluctuated.
+
+    Args:
+        history: (n, T, q), oldest first; only the last ``counts[i]`` of the T rows of sample i are valid.
+        counts: (n,) number of valid predictions.
+
+    Returns:
+        (n, q) in [0, 1].
+
+    >>> window = torch.tensor([0.2, 0.8, 0.3, 0.7, 0.6]).reshape(1, 5, 1)
+    >>> window_fluctuation(window, torch.tensor([5]))
+    tensor([[0.4000]])
+    """
+    window = history.shape[1]
+    change = (history[:, 1:] - history[:, :-1]).abs()
+    counts = counts.clamp(max=window)
+    first_valid = (window - counts).reshape(-1, 1, 1)
+    valid = torch.arange(window - 1, device=history.device).reshape(1, -1, 1) >= first_valid
+    total = torch.where(valid, change, 0).sum(1)
+    return total / (counts - 1).clamp(min=1).reshape(-1, 1)
+
+
+def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor:
+    r"""Uncertainty of each label, Eq. (5): :math:`u=\lambda_1 d+(1-\lambda_1)e`, e of the latest prediction.
+
+    A sample without any prediction counts as :math:`p=1/2`: nothing is known of it.
+
+    Args:
+        history: (n, T, q), oldest first; only the last ``counts[i]`` rows of sample i are valid.
+        counts: (n,) number of valid predictions.
+        lambda1: weight of the fluctuation against the entropy, in [0, 1].
+
+    Returns:
+        U, (n, q) in [0, 1].
+
+    >>> window = torch.tensor([0.2, 0.3, 0.7, 0.8, 0.6]).reshape(1, 5, 1)
+    >>> label_uncertainty(window, torch.tensor([5]), lambda1=0.5)
+    tensor([[0.5855]])
+    """
+    latest = torch.where((counts > 0).reshape(-1, 1), history[:, -1], 0.5)
+    return lambda1 * window_fluctuation(history, counts) + (1 - lambda1) * binary_entropy(latest)

@@ -1,0 +1,183 @@
+"""The plan of an epoch, and the sampler that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Generator, Tensor
+from torch.utils.data import DistributedSampler
+
+
+def epoch_generator(seed: int, epoch: int) -> Generator:
+    """A fresh CPU generator that depends on nothing but (seed, epoch).
+
+    >>> torch.equal(*(torch.randperm(9, generator=epoch_generator(0, 3)) for _ in range(2)))
+    True
+    """
+    key = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+    return Generator().manual_seed(key >> 1)
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """How an epoch is cut into batches, and which part of each this process takes.
+
+    Args:
+        num_samples: n.
+        batch_size: samples per batch and process.
+        drop_last: leave out a last, short batch.
+        world_size: number of processes.
+        rank: this process.
+
+    >>> layout = BatchLayout(num_samples=10, batch_size=2, world_size=2)
+    >>> layout.global_batch_size, layout.num_batches
+    (4, 3)
+    """
+
+    num_samples: int
+    batch_size: int
+    drop_last: bool = False
+    world_size: int = 1
+    rank: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples that all processes together take in a step."""
+        return min(self.batch_size * self.world_size, self.num_samples)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch, the same for every epoch and process."""
+        whole, rest = divmod(self.num_samples, self.batch_size * self.world_size)
+        return whole if self.drop_last else whole + (rest > 0)
+
+
+class EpochPlan:
+    """The sample ids of every batch of one epoch.
+
+    ``plan[k]`` are the ids of batch k on this process, ``plan.global_batch(k)`` those of all processes. Batches are
+    slices of one flat tensor; only the last may be short. It is split as evenly as it goes; where it has fewer samples
+    than there are processes, some are repeated, so that no process goes without.
+
+    Args:
+        epoch: which epoch this is.
+        ids: flat int64 ids of all batches, on the CPU.
+        layout: how they are cut.
+
+    >>> plan = EpochPlan(0, torch.arange(5), BatchLayout(5, 2, world_size=2, rank=1))
+    >>> [plan[k].tolist() for k in range(len(plan))], plan.global_batch(1).tolist()
+    ([[2, 3], [4]], [4])
+    """
+
+    def __init__(self, epoch: int, ids: Tensor, layout: BatchLayout) -> None:
+        self.epoch = epoch
+        self.ids = ids
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return self.layout.num_batches
+
+    def __getitem__(self, batch: int) -> Tensor:
+        return self.rank_batch(batch, self.layout.rank)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[batch] for batch in range(len(self)))
+
+    def global_batch(self, batch: int) -> Tensor:
+        """Ids of batch ``batch`` over all processes."""
+        if not -len(self) <= batch < len(self):
+            raise IndexError(f"batch {batch} is not in a plan of {len(self)} batches.")
+        size = self.layout.global_batch_size
+        first = batch % len(self) * size
+        return self.ids[first : first + size]
+
+    def rank_batch(self, batch: int, rank: int) -> Tensor:
+        """Ids of batch ``batch`` on process ``rank``."""
+        ids, world = self.global_batch(batch), self.layout.world_size
+        if world == 1:
+            return ids
+        if len(ids) < world:
+            ids = ids.repeat(-(-world // len(ids)))[:world]
+        return torch.tensor_split(ids, world)[rank]
+
+    def rank_sizes(self, batch: int) -> list[int]:
+        """Samples of batch ``batch`` on each process."""
+        world = self.layout.world_size
+        share, rest = divmod(max(len(self.global_batch(batch)), world), world)
+        return [share + (rank < rest) for rank in range(world)]
+
+    @property
+    def distinct_share(self) -> float:
+        """Distinct samples of the epoch, as a share of all samples."""
+        return len(torch.unique(self.ids)) / max(1, self.layout.num_samples)
+
+
+PlanSource = Callable[[], tuple[EpochPlan, int]]
+
+
+class SelectionSampler(DistributedSampler[int]):
+    """Yields the ids of the current plan, from the first batch that is still to come.
+
+    The callback puts one into the train loader. It may also be built by hand,
+    ``DataLoader(data, batch_size=64, sampler=SelectionSampler(data))``; the callback then finds it. Without a
+    callback it shuffles, each process taking its share.
+
+    It is a ``DistributedSampler`` by type alone, so that Lightning leaves it as it is: rank and world size are asked
+    for when they are needed, because the process group may not exist yet when a loader is built.
+
+    Args:
+        data_source: the dataset, for its length.
+        seed: of the shuffling without a callback.
+    """
+
+    def __init__(self, data_source: Sized, seed: int = 0) -> None:
+        self.data_source = data_source
+        self.seed = seed
+        self.epoch = 0
+        self._source: PlanSource | None = None
+        self._length = 0
+
+    def bind(self, source: PlanSource, layout: BatchLayout) -> None:
+        """Follow ``source``, which gives the current plan and the first batch of it to serve."""
+        self._source = source
+        self._length = layout.num_batches * layout.batch_size
+
+    def release(self) -> None:
+        """Go back to shuffling."""
+        self._source = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a callback decides the order."""
+        return self._source is not None
+
+    def __len__(self) -> int:
+        """Room for all batches; constant, because Lightning fixes the epoch's length once."""
+        return self._length if self.is_bound else -(-len(self.data_source) // _world_size())
+
+    def __iter__(self) -> Iterator[int]:
+        if self._source is None:
+            yield from self._shuffled()
+            return
+        plan, first = self._source()
+        for batch in range(first, len(plan)):
+            yield from plan[batch].tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epoch of the shuffling without a callback."""
+        self.epoch = epoch
+
+    def _shuffled(self) -> Iterator[int]:
+        order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))
+        world = _world_size()
+        if world > 1:
+            order = order.repeat(2)[: len(self) * world][dist.get_rank() :: world]
+        return iter(order.tolist())
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

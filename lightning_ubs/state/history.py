@@ -1,0 +1,70 @@
+"""The last T predictions of every sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_ubs.state.rows import host_copy, spare_row_zeros
+
+
+class PredictionHistory:
+    """A ring buffer of the last ``window`` predictions of each sample, one row of it per visit.
+
+    Pushes are two indexed writes on the buffer's device, without a loop and without waiting. Row ``num_samples`` is
+    a spare that is written and never read.
+
+    Args:
+        num_samples: n.
+        num_labels: q.
+        window: T.
+        dtype: how predictions are kept; half precision halves the memory.
+        device: where they are kept.
+
+    >>> history = PredictionHistory(num_samples=2, num_labels=1, window=2)
+    >>> for p in (0.1, 0.2, 0.3):
+    ...     history.push(torch.tensor([0]), torch.tensor([[p]]))
+    >>> window, counts = history.rows(0, 2)
+    >>> window[0].flatten(), counts
+    (tensor([0.2000, 0.3000]), tensor([2, 0]))
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        num_labels: int,
+        window: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.num_labels = num_labels
+        self.depth = self.window = window
+        self.values = spare_row_zeros(num_samples, window, num_labels, dtype=dtype, device=device)
+        self.visits = spare_row_zeros(num_samples, dtype=torch.int64, device=device)
+
+    def push(self, ids: Tensor, probs: Tensor) -> None:
+        """Store predictions (b, q) of the samples ``ids`` (b,), which are distinct but for the spare row."""
+        visits = self.visits[ids]
+        self.values[ids, visits % self.window] = probs.to(self.values.dtype)
+        self.visits[ids] = visits + 1
+
+    def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Windows of samples first .. last-1 as (rows, T, q) float32, oldest first, and how many are valid."""
+        visits = self.visits[first:last]
+        order = (visits.unsqueeze(1) + torch.arange(self.window, device=visits.device)) % self.window
+        values = self.values[first:last]
+        window = values.gather(1, order.unsqueeze(-1).expand_as(values)).float()
+        return window, visits.clamp(max=self.window)
+
+    def to(self, device: torch.device) -> None:
+        """Move the buffer."""
+        self.values, self.visits = self.values.to(device), self.visits.to(device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the buffer on the CPU, without its spare row."""
+        return {"history": host_copy(self.values), "visits": host_copy(self.visits)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copy what :meth:`state_dict` gave; sizes must agree."""
+        self.values[:-1] = state["history"].to(self.values)
+        self.visits[:-1] = state["visits"].to(self.visits)

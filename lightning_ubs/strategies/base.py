@@ -1,0 +1,115 @@
+"""What a strategy is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from lightning_ubs.functional import draw_plan, weighted_order
+from lightning_ubs.functional.plan import Replacement
+
+
+class Strategy(ABC):
+    """Decides how likely each training sample is drawn in the next epoch.
+
+    The callback calls :meth:`reset` once, :meth:`update` after every step with what the model predicted, and at
+    the start of every epoch :meth:`measure` and, once the warm-up is over, :meth:`probabilities`. A new strategy
+    overrides :meth:`update` and :meth:`probabilities`, and :meth:`state_dict` if it remembers anything.
+
+    Attributes:
+        num_samples: n, known from :meth:`reset` on.
+        history_dtype: how predictions should be kept, from the callback's argument.
+        uncertainty: U (n, q) of this epoch, if the strategy has one.
+        correlation: C (q, q) of this epoch, if the strategy has one.
+        weights: w (n,) of this epoch, if the strategy has one.
+        mean_uncertainty: mean of U over all samples and labels, if the strategy has one.
+    """
+
+    #: Epochs before the first selected one are shuffled passes; False selects from the first epoch on.
+    warms_up: ClassVar[bool] = True
+    #: Whether :meth:`update` reads the batch's true labels.
+    needs_targets: ClassVar[bool] = False
+    #: Whether :meth:`reset` needs the (n, q) label matrix.
+    needs_labels: ClassVar[bool] = False
+    #: Whether :meth:`reset` needs the (n, d) feature matrix.
+    needs_features: ClassVar[bool] = False
+    #: Whether :meth:`update` does anything; False spares looking for predictions.
+    needs_predictions: ClassVar[bool] = True
+
+    num_samples: int = 0
+    history_dtype: torch.dtype = torch.float32
+    uncertainty: Tensor | None = None
+    correlation: Tensor | None = None
+    weights: Tensor | None = None
+    mean_uncertainty: Tensor | None = None
+
+    @property
+    def decays(self) -> bool:
+        """Whether the pressure depends on the last epoch."""
+        return False
+
+    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+        """Forget everything and prepare for ``num_samples`` samples."""
+        self.num_samples = num_samples
+        self.uncertainty = self.correlation = self.weights = self.mean_uncertainty = None
+
+    def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
+        """Learn what the model predicted; runs after every step and must not wait for the device.
+
+        Args:
+            ids: (b,) sample ids, distinct except for ``num_samples``: that id marks a row to forget, so tensors
+                kept per sample have one spare row (:func:`lightning_ubs.state.spare_row_zeros`).
+            probs: (b, q) float32 probabilities, detached.
+            targets: (b, q) true labels if ``needs_targets``.
+        """
+        return
+
+    def measure(self) -> None:
+        """Refresh ``uncertainty``, ``correlation`` and ``weights`` from what is known now."""
+        return
+
+    def pressure(self, epoch: int, start: int, end: int) -> float:
+        """Selection pressure s_t of an epoch; 1 means none."""
+        return 1.0
+
+    @abstractmethod
+    def probabilities(self, pressure: float) -> Tensor:
+        """Selection probabilities P, (n,) float64, positive, summing to 1."""
+
+    def draw(
+        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+    ) -> Tensor:
+        """The ids of a selected epoch, one batch after the other, as a flat tensor."""
+        if replacement == "none":
+            return weighted_order(probabilities, generator)[: num_batches * batch_size]
+        return draw_plan(probabilities, batch_size, num_batches, generator, replacement).flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors on the CPU and plain scalars, enough to go on exactly."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` gave; runs after :meth:`reset`."""
+        return
+
+    def compact_state_dict(self) -> dict[str, Any]:
+        """A smaller state that keeps the selection valid but not exact; by default the full one."""
+        return self.state_dict()
+
+    def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:
+        """Bytes kept in memory, and bytes added to a checkpoint, for this many labels."""
+        return 0, 8 * self.num_samples
+
+    def uniform(self) -> Tensor:
+        """The same probability for every sample."""
+        return torch.full((self.num_samples,), 1 / max(1, self.num_samples), dtype=torch.float64)
+
+
+def check_range(name: str, value: float, low: float, high: float | None = None) -> None:
+    """Refuse ``value`` outside [low, high], NaN included."""
+    if not (value >= low and (high is None or value <= high)):
+        allowed = f"at least {low:g}" if high is None else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"{name}={value!r} is out of range; it must be {allowed}.")

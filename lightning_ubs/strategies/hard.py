@@ -1,0 +1,83 @@
+"""Hard-Imbalance: hard samples of rare labels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_ubs.functional import hardness_probabilities, imbalance_weights
+from lightning_ubs.state import host_copy, spare_row_zeros
+from lightning_ubs.strategies.base import Strategy, check_range
+
+
+class HardImbalance(Strategy):
+    """Prefers samples with a high loss, more so those of rare labels amid neighbours without them.
+
+    **What it does.** Before training, each sample gets a weight from its minority labels and its nearest neighbours.
+    In training, that weight times its latest binary cross-entropy, quantised, decides how often it is drawn; the
+    pressure stays constant.
+
+    **When to use it.** As a baseline, or where rare labels matter more than noise: it dwells on mislabelled samples.
+
+    **What it costs.** One nearest-neighbour search at the start, O(n²d), then one number per sample.
+
+    Args:
+        pressure: s_e, constant; the paper searches {2, 8, 16, 64}.
+        neighbours: k of the nearest neighbours.
+    """
+
+    needs_targets: ClassVar[bool] = True
+    needs_labels: ClassVar[bool] = True
+    needs_features: ClassVar[bool] = True
+
+    def __init__(self, pressure: float = 8.0, neighbours: int = 5) -> None:
+        check_range("pressure", pressure, 1)
+        check_range("neighbours", neighbours, 1)
+        self.selection_pressure = float(pressure)
+        self.neighbours = int(neighbours)
+        self._importance = torch.empty(0)
+        self._loss = torch.empty(0)
+
+    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+        """Weigh the samples by their neighbourhood, and forget all losses."""
+        super().reset(num_samples)
+        if labels is None or features is None:
+            raise ValueError("HardImbalance needs the label and the feature matrix; pass labels= and features=.")
+        self._importance = imbalance_weights(labels, features, self.neighbours)
+        self._loss = spare_row_zeros(num_samples)
+
+    def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
+        """Remember each sample's loss."""
+        if targets is None:
+            raise ValueError("HardImbalance needs the batch's true labels; pass targets=.")
+        if self._loss.device != probs.device:
+            self._loss = self._loss.to(probs.device)
+        loss = torch.nn.functional.binary_cross_entropy(probs, targets.to(probs.dtype), reduction="none")
+        self._loss[ids] = loss.mean(1)
+
+    def measure(self) -> None:
+        """Hardness, scaled so that the hardest sample has 1."""
+        self._importance = self._importance.to(self._loss.device)
+        hardness = (self._importance * self._loss[:-1]).double()
+        largest = hardness.max()
+        self.weights = hardness / torch.where(largest > 0, largest, 1.0)
+
+    def pressure(self, epoch: int, start: int, end: int) -> float:
+        """The constant s_e."""
+        return self.selection_pressure
+
+    def probabilities(self, pressure: float) -> Tensor:
+        """P from the hardness."""
+        return self.uniform() if self.weights is None else hardness_probabilities(self.weights, pressure)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest losses."""
+        state = {"loss": host_copy(self._loss)}
+        return state if self.weights is None else state | {"weights": self.weights.to("cpu", copy=True)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the latest losses."""
+        self._loss[:-1] = state["loss"].to(self._loss)
+        self.weights = state.get("weights")

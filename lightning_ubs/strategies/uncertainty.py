@@ -1,0 +1,193 @@
+"""What the uncertainty strategies share: U → C → w → P."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_ubs.functional import (
+    correlation_of_chunks,
+    min_max_scale,
+    raw_weights,
+    selection_pressure,
+    selection_probabilities,
+)
+from lightning_ubs.functional.correlation import CHUNK_CELLS
+from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.state import PredictionHistory, RunningMoments
+from lightning_ubs.strategies.base import Strategy, check_range
+
+Correlation = Literal["mutual_information"]
+
+# Up to this many bytes U is kept for the epoch; beyond, it is computed again when it is asked for.
+SNAPSHOT_BYTES = 2**28
+
+
+class UncertaintyStrategy(Strategy):
+    """Draws samples by the uncertainty of their labels, more so where related labels are uncertain together.
+
+    A subclass says how predictions are remembered (:meth:`new_state`) and what the uncertainty of a block of
+    samples is (:meth:`block_uncertainty`).
+
+    Args:
+        s0: selection pressure in the first selected epoch; it falls to 1.
+        correlation: ``"mutual_information"`` weighs labels by how much their uncertainty is shared, None does not.
+        bins: bins of U for the mutual information (τ).
+        log_base: base of its logarithm.
+        quantizer: ``"floor"`` as in the paper or ``"ceil"``.
+    """
+
+    def __init__(
+        self,
+        s0: float = 100.0,
+        correlation: Correlation | None = None,
+        bins: int = 5,
+        log_base: float = math.e,
+        quantizer: Quantizer = "floor",
+    ) -> None:
+        check_range("s0", s0, 1)
+        check_range("bins", bins, 2)
+        if log_base <= 1:
+            raise ValueError(f"log_base={log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
+        if correlation not in (None, "mutual_information"):
+            raise ValueError(f"correlation={correlation!r} is unknown; use 'mutual_information' or None.")
+        if quantizer not in ("floor", "ceil"):
+            raise ValueError(f"quantizer={quantizer!r} is unknown; use 'floor' or 'ceil'.")
+        self.s0 = float(s0)
+        self.label_correlation = correlation
+        self.bins = int(bins)
+        self.log_base = float(log_base)
+        self.quantizer: Quantizer = quantizer
+        self._state: PredictionHistory | RunningMoments | None = None
+        self._snapshot: Tensor | None = None
+        self._raw: Tensor | None = None
+        self._prior: Tensor | None = None
+
+    @abstractmethod
+    def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory | RunningMoments:
+        """An empty memory for ``num_samples`` samples."""
+
+    @abstractmethod
+    def block_uncertainty(self, first: int, last: int) -> Tensor:
+        """U of samples first .. last-1, (rows, q) float32."""
+
+    @property
+    def decays(self) -> bool:
+        """The pressure falls from s0 to 1."""
+        return True
+
+    @property
+    def uncertainty(self) -> Tensor | None:
+        """U at the start of this epoch; None before the first predictions were measured.
+
+        It is computed from the predictions known now where it is not at hand: after a resume in mid-epoch, or where
+        it would take more than 256 MiB.
+        """
+        if self._snapshot is None and self.weights is not None and self._state is not None:
+            return torch.cat(list(self._blocks()))
+        return self._snapshot
+
+    @uncertainty.setter
+    def uncertainty(self, value: Tensor | None) -> None:
+        self._snapshot = value
+
+    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+        """Forget everything and prepare for ``num_samples`` samples."""
+        super().reset(num_samples, labels, features)
+        self._state = self._raw = self._prior = None
+
+    def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
+        """Remember the predictions."""
+        if self._state is None:
+            self._state = self.new_state(probs.shape[1], probs.device)
+        elif self._state.visits.device != probs.device:
+            self._state.to(probs.device)
+        self._state.push(ids, probs)
+
+    def measure(self) -> None:
+        """U → C → w in blocks of rows."""
+        if self._state is None:
+            return
+        self._snapshot = None
+        if self.num_samples * self._state.num_labels * 4 <= SNAPSHOT_BYTES:
+            self._snapshot = torch.cat(list(self._blocks()))
+        if self.label_correlation is not None:
+            self.correlation = correlation_of_chunks(self._measured_blocks(), self.bins, self.log_base)
+        weighed = [(raw_weights(u, self.correlation), u.sum(dtype=torch.float64)) for u in self._measured_blocks()]
+        self._raw = torch.cat([raw for raw, _ in weighed])
+        self.mean_uncertainty = torch.stack([total for _, total in weighed]).sum() / (
+            len(self._raw) * self._state.num_labels
+        )
+        if self._prior is not None:
+            # Samples not visited since a compact resume keep the weight they had.
+            self._raw = torch.where(self._state.visits[:-1] > 0, self._raw, self._prior.to(self._raw))
+        self.weights = min_max_scale(self._raw)
+
+    def pressure(self, epoch: int, start: int, end: int) -> float:
+        """s_t, falling geometrically from s0 to 1."""
+        return selection_pressure(epoch, start, end, self.s0)
+
+    def probabilities(self, pressure: float) -> Tensor:
+        """P from the weights; uniform while nothing was predicted yet."""
+        if self.weights is None:
+            return self.uniform()
+        return selection_probabilities(self.weights, pressure, self.quantizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All predictions that are remembered, and what was measured at the start of the epoch."""
+        memory = {} if self._state is None else {"num_labels": self._state.num_labels, **self._state.state_dict()}
+        measured = {"correlation": self.correlation, "weights": self.weights, "raw": self._raw, "prior": self._prior}
+        return memory | {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
+
+    def compact_state_dict(self) -> dict[str, Any]:
+        """Only what was measured: a sample keeps its weight until it is visited again."""
+        state = {name: value for name, value in self.state_dict().items() if name in ("correlation", "weights", "raw")}
+        return state | ({"prior": state["raw"]} if "raw" in state else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
+        self.correlation, self.weights = state.get("correlation"), state.get("weights")
+        self._raw, self._prior = state.get("raw"), state.get("prior")
+        if "num_labels" in state:
+            self._state = self.new_state(state["num_labels"], torch.device("cpu"))
+            self._state.load_state_dict(state)
+
+    def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:
+        """Bytes of the memory, of U while it is kept, and of a checkpoint."""
+        cells = self.num_samples * num_labels
+        memory = cells * self.bytes_per_label
+        snapshot = cells * 4 if cells * 4 <= SNAPSHOT_BYTES else 0
+        return memory + snapshot, (0 if compact else memory) + 4 * 8 * self.num_samples
+
+    @property
+    @abstractmethod
+    def bytes_per_label(self) -> int:
+        """Bytes remembered per sample and label."""
+
+    @property
+    def num_labels(self) -> int | None:
+        """q, or None before the first prediction."""
+        return None if self._state is None else self._state.num_labels
+
+    @property
+    def memory(self) -> PredictionHistory | RunningMoments:
+        """What is remembered; only asked for once there is something."""
+        if self._state is None:
+            raise RuntimeError("no predictions were seen yet; call update first.")
+        return self._state
+
+    def _blocks(self) -> Iterator[Tensor]:
+        """U in blocks of rows, computed from what is remembered."""
+        rows = max(1, CHUNK_CELLS // (self.memory.num_labels * max(self.bins, self.memory.depth)))
+        for first in range(0, self.num_samples, rows):
+            yield self.block_uncertainty(first, min(first + rows, self.num_samples))
+
+    def _measured_blocks(self) -> Iterator[Tensor]:
+        if self._snapshot is None:
+            return self._blocks()
+        return iter(torch.split(self._snapshot, max(1, CHUNK_CELLS // (self.memory.num_labels * self.bins))))
