@@ -34,6 +34,7 @@ from lightning_ubs.predictions import Outputs, PredictionSource
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
 from lightning_ubs.selector import Position, Selector, shuffled_pass
 from lightning_ubs.strategies import UBS, Strategy
+from lightning_ubs.strategies.base import check_range
 from lightning_ubs.targets import Targets, read_targets
 
 log = logging.getLogger(__name__)
@@ -92,17 +93,17 @@ class BatchSelection(Callback):
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
-        for name, value in (("warmup_epochs", warmup_epochs), ("seed", seed), ("start_epoch", start_epoch or 0)):
-            if value < 0:
-                raise ValueError(f"{name}={value!r} is out of range; it must be at least 0.")
+        check_range("warmup_epochs", warmup_epochs, 0, whole=True)
+        check_range("seed", seed, 0, whole=True)
         if save_state not in ("full", "weights"):
             raise ValueError(f"save_state={save_state!r} is unknown; use 'full' or 'weights'.")
         self.strategy = strategy
         self.strategy.history_dtype = _dtype(history_dtype)
         self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
         self.end_epoch = end_epoch
-        if end_epoch is not None and end_epoch < self.start_epoch:
-            raise ValueError(f"end_epoch={end_epoch!r} is out of range; it must be at least {self.start_epoch}.")
+        check_range("start_epoch", self.start_epoch, 0, whole=True)
+        if end_epoch is not None:
+            check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
         self.warmup_epochs = warmup_epochs
         self.targets, self.labels, self.features = targets, labels, features
         self.device = None if device is None else torch.device(device)
@@ -152,7 +153,7 @@ class BatchSelection(Callback):
     @property
     @override
     def state_key(self) -> str:
-        return super().state_key if self.loader is None else self._generate_state_key(loader=self.loader)
+        return super().state_key if self.loader is None else f"{super().state_key}[loader={self.loader!r}]"
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

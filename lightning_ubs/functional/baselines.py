@@ -88,14 +88,16 @@ def imbalance_weights(labels: Tensor, features: Tensor, neighbours: int = 5) -> 
     positives = labels.sum(0)
     ratio = positives.max() / (positives + 1e-6)
     minority = ratio > ratio.mean()
-    share = _share_of_neighbours_without(labels[:, minority], features.float(), neighbours)
-    share = torch.where((labels[:, minority] > 0) & (share < 1), share, 0.0)
+    share = _share_of_neighbours_without(labels, features.float(), neighbours)
+    share = torch.where((labels > 0) & minority & (share < 1), share, 0.0)
     total = share.sum(0)
     return 1 + (share / torch.where(total > 0, total, 1.0)).sum(1)
 
 
 def _share_of_neighbours_without(labels: Tensor, features: Tensor, neighbours: int) -> Tensor:
     n = len(features)
+    # Distances are computed from products, which lose their digits far from the origin.
+    features = features - features.mean(0)
     neighbours = min(neighbours, n - 1)
     if neighbours < 1:
         return torch.zeros_like(labels)

@@ -46,7 +46,8 @@ def correlation_of_chunks(chunks: Iterable[Tensor], bins: int = 5, log_base: flo
         n += len(chunk)
     if n == 0:
         raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix.")
-    return _mutual_information(joint, margin, n, bins) / math.log(log_base)
+    information = _mutual_information(joint, margin, n, bins) / math.log(log_base)
+    return torch.where(torch.eye(len(information), dtype=torch.bool, device=joint.device), 1.0, information)
 
 
 def _one_hot_upper_bins(uncertainty: Tensor, bins: int) -> Tensor:
@@ -69,8 +70,7 @@ def _mutual_information(joint: Tensor, margin: Tensor, n: int, bins: int) -> Ten
     joint_sum = _xlogx(inner).sum((1, 3)) + _xlogx(left).sum(2) + _xlogx(right).sum(1) + _xlogx(corner)
     margin_sum = _xlogx(upper).sum(1) + _xlogx(lowest)
     information = (joint_sum - margin_sum.unsqueeze(0) - margin_sum.unsqueeze(1)) / n + math.log(n)
-    information = ((information + information.T) / 2).clamp(min=0)
-    return torch.where(torch.eye(q, dtype=torch.bool, device=joint.device), 1.0, information)
+    return ((information + information.T) / 2).clamp(min=0)
 
 
 def _xlogx(counts: Tensor) -> Tensor:

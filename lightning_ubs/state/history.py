@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_ubs.errors import SelectionError
 from lightning_ubs.state.rows import host_copy, spare_row_zeros
 
 
@@ -66,5 +67,10 @@ class PredictionHistory:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy what :meth:`state_dict` gave; sizes must agree."""
+        if (window := state["history"].shape[1]) != self.window:
+            raise SelectionError(
+                f"the checkpoint remembers {window} predictions per sample, but this run has window={self.window}; "
+                f"resume with window={window}, or train anew."
+            )
         self.values[:-1] = state["history"].to(self.values)
         self.visits[:-1] = state["visits"].to(self.visits)

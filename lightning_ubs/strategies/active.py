@@ -53,7 +53,7 @@ class ActiveBias(UncertaintyStrategy):
             raise ValueError(f"mode={mode!r} is unknown; use 'proportional' or 'quantized'.")
         if smoothing is not None:
             check_range("smoothing", smoothing, 0)
-        check_range("ddof", ddof, 0, 1)
+        check_range("ddof", ddof, 0, 1, whole=True)
         self.mode = mode
         self.smoothing = smoothing
         self.ddof = int(ddof)

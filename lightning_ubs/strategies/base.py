@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -108,8 +109,9 @@ class Strategy(ABC):
         return torch.full((self.num_samples,), 1 / max(1, self.num_samples), dtype=torch.float64)
 
 
-def check_range(name: str, value: float, low: float, high: float | None = None) -> None:
-    """Refuse ``value`` outside [low, high], NaN included."""
-    if not (value >= low and (high is None or value <= high)):
-        allowed = f"at least {low:g}" if high is None else f"in [{low:g}, {high:g}]"
-        raise ValueError(f"{name}={value!r} is out of range; it must be {allowed}.")
+def check_range(name: str, value: float, low: float, high: float | None = None, whole: bool = False) -> None:
+    """Refuse a ``value`` that is not finite, outside [low, high], or (if ``whole``) not a whole number."""
+    if not (math.isfinite(value) and value >= low and (high is None or value <= high)) or (whole and value % 1):
+        kind = "a whole number" if whole else "a number"
+        allowed = f"of at least {low:g}" if high is None else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"{name}={value!r} is out of range; it must be {kind} {allowed}.")

@@ -34,7 +34,7 @@ class HardImbalance(Strategy):
 
     def __init__(self, pressure: float = 8.0, neighbours: int = 5) -> None:
         check_range("pressure", pressure, 1)
-        check_range("neighbours", neighbours, 1)
+        check_range("neighbours", neighbours, 1, whole=True)
         self.selection_pressure = float(pressure)
         self.neighbours = int(neighbours)
         self._importance = torch.empty(0)

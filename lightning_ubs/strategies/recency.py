@@ -43,7 +43,7 @@ class RecencyBias(UncertaintyStrategy):
         quantizer: Quantizer = "floor",
     ) -> None:
         super().__init__(s0, correlation, bins, log_base, quantizer)
-        check_range("window", window, 2)
+        check_range("window", window, 2, whole=True)
         self.window = int(window)
 
     @property

@@ -54,7 +54,7 @@ class UBS(UncertaintyStrategy):
     ) -> None:
         super().__init__(s0, correlation, bins, log_base, quantizer)
         check_range("lambda1", lambda1, 0, 1)
-        check_range("window", window, 2)
+        check_range("window", window, 2, whole=True)
         self.lambda1 = float(lambda1)
         self.window = int(window)
 

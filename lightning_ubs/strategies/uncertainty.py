@@ -51,8 +51,8 @@ class UncertaintyStrategy(Strategy):
         quantizer: Quantizer = "floor",
     ) -> None:
         check_range("s0", s0, 1)
-        check_range("bins", bins, 2)
-        if log_base <= 1:
+        check_range("bins", bins, 2, whole=True)
+        if not (math.isfinite(log_base) and log_base > 1):
             raise ValueError(f"log_base={log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
         if correlation not in (None, "mutual_information"):
             raise ValueError(f"correlation={correlation!r} is unknown; use 'mutual_information' or None.")

@@ -1,0 +1,101 @@
+"""A tiny training whose every batch is recorded, for tests of resuming and of several processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, HardImbalance, Random, RecencyBias, Strategy
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "UBS": UBS,
+    "ActiveBias": ActiveBias,
+    "RecencyBias": RecencyBias,
+    "HardImbalance": HardImbalance,
+    "Balance": Balance,
+    "Random": Random,
+}
+FEATURES, LABELS = 6, 4
+
+
+def make_data(samples: int = 52, dtype: torch.dtype = torch.float32) -> TensorDataset:
+    """Feature 0 is the sample's own id."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(samples, FEATURES + 1, generator=generator)
+    y = (x[:, 1:] @ torch.randn(FEATURES, LABELS, generator=generator) > 0.5).float()
+    x[:, 0] = torch.arange(samples)
+    return TensorDataset(x.to(dtype), y.to(dtype))
+
+
+class Recorder(L.LightningModule):
+    """Writes down which samples every step saw."""
+
+    def __init__(self, fail_at: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, LABELS))
+        self.fail_at = fail_at
+        self.seen: dict[tuple[int, int], list[int]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x[:, 1:])
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        if self.fail_at == (self.current_epoch, batch_idx):
+            raise RuntimeError("the power went out")
+        x, y = batch
+        self.seen[self.current_epoch, batch_idx] = x[:, 0].long().tolist()
+        return torch.nn.functional.binary_cross_entropy_with_logits(self(x), y)
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", torch.nn.functional.binary_cross_entropy_with_logits(self(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+def make_loader(data: TensorDataset, batch_size: int = 8, workers: int = 0, **kwargs: object) -> DataLoader:
+    return DataLoader(
+        data, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0, **kwargs
+    )
+
+
+def make_trainer(folder: Path, callbacks: list[L.Callback], **kwargs: object) -> L.Trainer:
+    options: dict[str, object] = {
+        "max_epochs": 6,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": folder,
+    }
+    if any(isinstance(callback, L.pytorch.callbacks.Checkpoint) for callback in callbacks):
+        options["enable_checkpointing"] = True
+    return L.Trainer(callbacks=callbacks, **(options | kwargs))
+
+
+def make_selection(name: str = "UBS", **kwargs: object) -> BatchSelection:
+    return BatchSelection(STRATEGIES[name](), **({"warmup_epochs": 2, "seed": 3} | kwargs))
+
+
+def weights_of(module: L.LightningModule) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+class PlanCheck(L.Callback):
+    """Fails at once if a step did not see the samples that were planned for it."""
+
+    def __init__(self, selection: BatchSelection) -> None:
+        self.selection = selection
+        self.checked = 0
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        planned = self.selection.plan[batch_idx].tolist()
+        assert batch[0][:, 0].long().tolist() == planned, (trainer.current_epoch, batch_idx)
+        self.checked += 1

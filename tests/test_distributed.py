@@ -1,0 +1,135 @@
+"""Several processes do what one would. Every test looks at real processes that talk over gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ddp_worker import STATE, run
+
+HERE = Path(__file__).parent
+PAIRED = ("UBS", "ActiveBias", "RecencyBias", "HardImbalance", "Balance", "Random")
+UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(folder: Path, world: int, jobs: dict[str, dict]) -> Path:
+    """Run all jobs in one set of ``world`` processes; returns the folder of their results."""
+    listed = [{"folder": str(folder / name)} | job for name, job in jobs.items()]
+    (folder / "jobs.json").write_text(json.dumps(listed))
+    common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    common |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0", "GROUP_RANK": "0"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "ddp_worker.py"), str(folder / "jobs.json")],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": "test"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+    return folder
+
+
+def read(folder: Path) -> list[dict]:
+    return [torch.load(path) for path in sorted(folder.glob("rank*.pt"))]
+
+
+def alone(folder: Path, **job: object) -> dict:
+    """The same training in this process."""
+    run({"folder": str(folder)} | job, world=1)
+    return read(folder)[0]
+
+
+def global_batches(ranks: list[dict]) -> dict[tuple[int, int], list[int]]:
+    return {key: [i for rank in ranks for i in rank["seen"][key]] for key in ranks[0]["seen"]}
+
+
+def assert_ranks_hold_the_same(ranks: list[dict]) -> None:
+    for other in ranks[1:]:
+        assert torch.equal(other["weights"], ranks[0]["weights"])
+        for mine, theirs in zip(ranks[0]["epochs"], other["epochs"], strict=True):
+            for key in STATE:
+                assert (mine[key] is None) == (theirs[key] is None)
+                assert mine[key] is None or torch.equal(mine[key], theirs[key]), key
+        left, right = ranks[0]["state"]["strategy_state"], other["state"]["strategy_state"]
+        assert all(torch.equal(left[k], right[k]) for k in left if isinstance(left[k], torch.Tensor))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    jobs = {name: {"name": name, "batch_size": 4} for name in PAIRED}
+    jobs["cut"] = {"batch_size": 4, "cut": [3, 2]}
+    jobs["resumed"] = {"batch_size": 4, "resume": str(folder / "cut" / "cut.ckpt")}
+    return launch(folder, 2, jobs)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    jobs = {
+        f"{sampler}-{workers}": {
+            "samples": 50,
+            "batch_size": 4,
+            "max_epochs": 4,
+            "distributed_sampler": sampler,
+            "workers": workers,
+        }
+        for sampler, workers in UNEVEN
+    }
+    return launch(tmp_path_factory.mktemp("three"), 3, jobs)
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_two_processes_select_what_one_with_the_double_batch_would(two, tmp_path, name):
+    one = alone(tmp_path, name=name, batch_size=8)
+    both = read(two / name)
+    assert global_batches(both) == one["seen"]
+    assert_ranks_hold_the_same(both)
+    for mine, theirs in zip(one["epochs"], both[0]["epochs"], strict=True):
+        for key in STATE:
+            assert (mine[key] is None) == (theirs[key] is None)
+            assert mine[key] is None or torch.allclose(mine[key], theirs[key], rtol=0, atol=1e-6), key
+
+
+@pytest.mark.parametrize(("distributed_sampler", "workers"), UNEVEN)
+def test_three_processes_share_an_uneven_last_batch_without_a_hang(three, tmp_path, distributed_sampler, workers):
+    one = alone(tmp_path, samples=50, batch_size=12, max_epochs=4)["seen"]
+    ranks = read(three / f"{distributed_sampler}-{workers}")
+    assert_ranks_hold_the_same(ranks)
+    together = global_batches(ranks)
+    assert set(together) == set(one)
+    # 50 = 4 · 12 + 2: the last warm-up batch has fewer samples than there are processes, so one is repeated.
+    assert len(together[0, 4]) == 3
+    for key in [key for key in one if key[0] < 2]:
+        assert together[key][: len(one[key])] == one[key]
+
+
+def test_two_processes_cut_in_mid_epoch_and_resumed_equal_the_uninterrupted_run(two):
+    resumed = read(two / "resumed")
+    assert_ranks_hold_the_same(resumed)
+    for before, after in zip(read(two / "UBS"), resumed, strict=True):
+        assert min(after["seen"]) == (3, 3)
+        assert after["seen"] == {key: before["seen"][key] for key in after["seen"]}
+        assert torch.equal(after["weights"], before["weights"])
+
+
+def test_resuming_with_another_number_of_processes_goes_on_and_says_that_the_order_differs(two, tmp_path):
+    result = alone(tmp_path, batch_size=4, resume=str(two / "cut" / "cut.ckpt"))
+    assert any("order of samples differs" in message for message in result["warnings"])
+    assert max(key[0] for key in result["seen"]) == 4
+    assert result["epochs"][-1]["probabilities"].sum().item() == pytest.approx(1)

@@ -1,0 +1,81 @@
+"""A run that was cut and resumed is the run that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from resume_tools import STRATEGIES, Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
+
+CUT_EPOCH = 3
+MOMENTS = ("mid_epoch", "last_batch", "validation_end", "train_epoch_end", "exception", "every_n_train_steps")
+
+
+class SaveAt(L.Callback):
+    """Saves a checkpoint at each kind of moment in ``CUT_EPOCH``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, trainer: L.Trainer, moment: str) -> None:
+        if trainer.current_epoch == CUT_EPOCH:
+            trainer.save_checkpoint(self.folder / f"{moment}.ckpt")
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == 2:
+            self.save(trainer, "mid_epoch")
+        if batch_idx == trainer.num_training_batches - 1:
+            self.save(trainer, "last_batch")
+
+    def on_validation_end(self, trainer, pl_module):
+        self.save(trainer, "validation_end")
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.save(trainer, "train_epoch_end")
+
+
+def train(folder, name, workers, callbacks=(), ckpt=None, fail_at=None, **options):
+    data = make_data()
+    module = Recorder(fail_at)
+    selection = make_selection(name)
+    trainer = make_trainer(folder, [selection, *callbacks], val_check_interval=0.5, **options)
+    loaders = make_loader(data, workers=workers), torch.utils.data.DataLoader(data, batch_size=26)
+    trainer.fit(module, *loaders, ckpt_path=ckpt)
+    return module, selection
+
+
+def assert_goes_on_equally(resumed, whole):
+    assert resumed.seen, "the resumed run trained nothing"
+    assert resumed.seen == {key: whole.seen[key] for key in resumed.seen}
+    assert max(resumed.seen) == max(whole.seen)
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_weights(
+    tmp_path, name, workers, record_property
+):
+    steps = ModelCheckpoint(
+        tmp_path, filename="step-{step}", every_n_train_steps=5, save_top_k=-1, auto_insert_metric_name=False
+    )
+    whole, selection = train(tmp_path, name, workers, [SaveAt(tmp_path), steps])
+    crash = OnExceptionCheckpoint(tmp_path, filename="exception")
+    with pytest.raises(RuntimeError, match="power"):
+        train(tmp_path, name, workers, [crash], fail_at=(CUT_EPOCH, 4))
+    (tmp_path / "step-25.ckpt").rename(tmp_path / "every_n_train_steps.ckpt")
+
+    equal = 0
+    for moment in MOMENTS:
+        checkpoint = tmp_path / f"{moment}.ckpt"
+        torch.load(checkpoint, weights_only=True)
+        resumed, again = train(tmp_path, name, workers, ckpt=checkpoint)
+        assert_goes_on_equally(resumed, whole)
+        assert torch.equal(again.probabilities, selection.probabilities)
+        equal += 1
+    record_property("equal_resumes", equal)
+    print(f"{name}, {workers} workers: {equal} of {len(MOMENTS)} resumes equal")
+    assert equal == len(MOMENTS)
