@@ -1,0 +1,142 @@
+"""The catalogue: find a dataset by name, fetch it, load it, check its counts."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from lightning_ubs._extras import optional_import
+from lightning_ubs.data.download import data_folder, fetch_file
+from lightning_ubs.data.embedded import make_digits, make_synthetic
+from lightning_ubs.data.entries import ENTRIES, Entry
+from lightning_ubs.data.readers import read_dataset
+from lightning_ubs.data.types import DataError, MultiLabelData, is_sparse
+from lightning_ubs.data.views import paper_view, realign
+
+log = logging.getLogger(__name__)
+
+_BY_NAME = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
+_EMBEDDED: dict[str, Callable[[], MultiLabelData]] = {"digits": make_digits, "synthetic": make_synthetic}
+
+
+def names() -> list[str]:
+    """Return the names of all datasets.
+
+    >>> names()[:3]
+    ['scene', 'yeast', 'Corel5k']
+    """
+    return [entry.name for entry in ENTRIES]
+
+
+def entry(name: str) -> Entry:
+    """Return what is known of a dataset; case does not matter, and the paper's names are understood.
+
+    >>> entry("Yahoo-Arts").name
+    'yahoo-Arts1'
+    """
+    found = _BY_NAME.get(str(name).lower())
+    if found is None:
+        close = difflib.get_close_matches(str(name).lower(), _BY_NAME, n=1)
+        guess = f"did you mean {_BY_NAME[close[0]].name!r}? " if close else ""
+        raise DataError(f"no dataset is called {name!r}; {guess}known are {', '.join(names())}.")
+    return found
+
+
+def location(known: Entry, data_dir: str | Path | None = None) -> Literal["embedded", "local", "to download"]:
+    """Tell whether a dataset is made by the package, already on this machine, or to be fetched."""
+    if known.embedded:
+        return "embedded"
+    folder = data_folder(data_dir)
+    originals = [folder / published_name(known) / file.name for file in known.files]
+    here = _archive(known, folder) is not None or all(path.is_file() for path in originals)
+    return "local" if here else "to download"
+
+
+def published_name(known: Entry) -> str:
+    """Return the name under which the files of a dataset are kept; a repaired one shares them."""
+    return known.name.removesuffix("_aligned")
+
+
+def _archive(known: Entry, folder: Path) -> Path | None:
+    """Return a file of the documented format: the dataset itself, or what it is derived from."""
+    candidates = (folder / f"{name}.npz" for name in (known.name, *known.aliases, published_name(known)))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def fetch(name: str, data_dir: str | Path | None = None, download: bool = True) -> list[Path]:
+    """Return the files of a dataset, fetched if they are absent; an embedded one has none.
+
+    Args:
+        name: A name of the catalogue.
+        data_dir: See :func:`load`.
+        download: False refuses to use the network.
+    """
+    known, folder = entry(name), data_folder(data_dir)
+    archive = _archive(known, folder)
+    if archive is not None:
+        return [archive]
+    return [fetch_file(file, folder / published_name(known), download) for file in known.files]
+
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    view: Literal["paper", "full"] = "paper",
+    download: bool = True,
+) -> MultiLabelData:
+    """Load a dataset of the catalogue, fetching it if it is not on this machine.
+
+    Args:
+        name: Such as ``"yeast"``; see :func:`names`.
+        data_dir: The folder that holds ``NAME.npz``, or the published files in ``NAME/``. Default: the environment
+            variable LIGHTNING_UBS_DATA, else ``~/.cache/lightning-ubs``. Downloads go there too.
+        view: ``"paper"`` for the paper's selection of features and labels, ``"full"`` for all.
+        download: False refuses to use the network.
+
+    Raises:
+        DataError: The name is unknown, the files cannot be had, or they are not what was published.
+    """
+    known = entry(name)
+    if view not in ("paper", "full"):
+        raise DataError(f"view={view!r} must be 'paper' or 'full'.")
+    if known.embedded:
+        return _EMBEDDED[known.name]()
+    if known.defects:
+        log.warning("%s: %s", known.name, known.defects)
+    data = _read(known, fetch(name, data_dir, download))
+    _expect(data, known.name, known.n, known.d, known.q)
+    if view == "paper" and known.view is not None:
+        data = paper_view(data, known.view)
+        _expect(data, f"{known.name}, the paper's view", known.n, known.view.d, known.view.q)
+    return data
+
+
+def _read(known: Entry, paths: list[Path]) -> MultiLabelData:
+    xml = next((path for path in paths if path.suffix == ".xml"), None)
+    parts = [read_dataset(path, labels=xml) for path in paths if path != xml]
+    data = parts[0] if len(parts) == 1 else _stack(parts)
+    ready = paths[0].name == f"{known.name}.npz"
+    return realign(data, known.realigned) if known.realigned and not ready else data
+
+
+def _stack(parts: list[MultiLabelData]) -> MultiLabelData:
+    """Put files with the same columns below each other."""
+    if is_sparse(parts[0].X):
+        features = optional_import("scipy.sparse").vstack([part.X for part in parts], format="csr")
+    else:
+        features = np.vstack([part.X for part in parts])
+    return parts[0]._replace(X=features, Y=np.vstack([part.Y for part in parts]))
+
+
+def _expect(data: MultiLabelData, what: str, n: int, d: int, q: int) -> None:
+    found = (*data.X.shape, data.Y.shape[1])
+    if found != (n, d, q):
+        raise DataError(
+            f"{what}: found {found[0]} samples, {found[1]} features and {found[2]} labels instead of {n}, {d} and {q}; "
+            "remove the file and fetch it again."
+        )

@@ -1,0 +1,234 @@
+"""A LightningDataModule over any catalogue entry, any file, or arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_ubs.data import catalog
+from lightning_ubs.data.dataset import MultiLabelDataset, Sample, collate
+from lightning_ubs.data.folds import Rows, split
+from lightning_ubs.data.readers import LabelSpec, read_dataset
+from lightning_ubs.data.scaling import MinMax
+from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, checked, is_sparse
+
+
+class MultiLabelDataModule(LightningDataModule):
+    """One fold of a multi-label dataset, as the paper uses it: 80 % training, 10 % validation, 10 % test.
+
+    The folds come from iterative stratification; half of the held-out fold (at random) validates, half tests.
+    Features are min-max scaled; the fit uses the training part, so validation and test values may leave [0, 1].
+    Batches are ``(x, y)``, float32 of shapes (b, d) and (b, q). Sparse features stay sparse until a batch is made.
+
+    Give exactly one of ``name``, ``path`` and ``arrays``.
+
+    Args:
+        name: A dataset of the catalogue, such as ``"yeast"`` or ``"digits"``.
+        path: A file that :func:`lightning_ubs.data.read_dataset` reads.
+        arrays: ``(X, Y)``; X (n, d) is an array or a SciPy sparse matrix, Y (n, q) holds 0 and 1.
+        labels: For ``path``: which attributes are labels, see :func:`lightning_ubs.data.read_dataset`.
+        data_dir: For ``name``: where its files are or go, see :func:`lightning_ubs.data.load`.
+        view: For ``name``: ``"paper"`` (the paper's selection of features and labels) or ``"full"``.
+        fold: Which fold is held out, from 0.
+        folds: Number of folds.
+        seed: Of the folds, of the validation half, and of the training order.
+        batch_size: Samples per batch.
+        num_workers: Loader processes; 0 loads in the main one.
+        fit_on: ``"train"``, or ``"all"`` to fit the scaling on all rows, as the paper's released code does.
+        min_label_positives: Labels with fewer positives in the whole data are left out; 0 keeps all.
+
+    >>> data = MultiLabelDataModule("synthetic", fold=1)
+    >>> data.setup()
+    >>> data.num_features, data.num_labels, len(data.train_indices), len(data.val_indices)
+    (20, 8, 800, 100)
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        path: str | Path | None = None,
+        arrays: tuple[Any, Any] | None = None,
+        labels: LabelSpec = None,
+        data_dir: str | Path | None = None,
+        view: Literal["paper", "full"] = "paper",
+        fold: int = 0,
+        folds: int = 5,
+        seed: int = 42,
+        batch_size: int = 128,
+        num_workers: int = 0,
+        fit_on: Literal["train", "all"] = "train",
+        min_label_positives: int = 0,
+    ) -> None:
+        super().__init__()
+        if sum(source is not None for source in (name, path, arrays)) != 1:
+            raise ValueError("give exactly one of name, path and arrays, for example MultiLabelDataModule('digits').")
+        if fit_on not in ("train", "all"):
+            raise ValueError(f"fit_on={fit_on!r} must be 'train' or 'all'.")
+        if view not in ("paper", "full"):
+            raise ValueError(f"view={view!r} must be 'paper' or 'full'.")
+        if folds < 2 or not 0 <= fold < folds:
+            raise ValueError(f"fold={fold} of folds={folds}: folds must be at least 2 and fold from 0 to folds - 1.")
+        for argument, value, least in (
+            ("batch_size", batch_size, 1),
+            ("num_workers", num_workers, 0),
+            ("min_label_positives", min_label_positives, 0),
+            ("seed", seed, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{argument}={value} must be at least {least}.")
+        if name is not None:
+            catalog.entry(name)
+        self.name = name
+        self.path, self.arrays, self.labels = path, arrays, labels
+        self.data_dir, self.view = data_dir, view
+        self.fold, self.folds, self.seed = fold, folds, seed
+        self.batch_size, self.num_workers = batch_size, num_workers
+        self.fit_on, self.min_label_positives = fit_on, min_label_positives
+        self._state: _Fold | None = None
+
+    @override
+    def prepare_data(self) -> None:
+        """Download what is missing."""
+        if self.name is not None:
+            catalog.fetch(self.name, self.data_dir)
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        """Load, split and scale; a second call does nothing."""
+        if self._state is not None:
+            return
+        data = self._read()
+        if self.min_label_positives:
+            data = _with_frequent_labels(data, self.min_label_positives)
+        rows = split(data.Y, self.fold, self.folds, self.seed)
+        scaling = MinMax.fit(data.X if self.fit_on == "all" else data.X[rows[0]])
+        train, val, test = (MultiLabelDataset(scaling.apply(data.X[part]), data.Y[part]) for part in rows)
+        self._state = _Fold(rows, (train, val, test), data.label_names, data.feature_names)
+
+    def _read(self) -> MultiLabelData:
+        if self.arrays is not None:
+            return _from_arrays(*self.arrays)
+        if self.path is not None:
+            return read_dataset(self.path, self.labels)
+        return catalog.load(str(self.name), self.data_dir, view=self.view)
+
+    @property
+    def _ready(self) -> _Fold:
+        if self._state is None:
+            raise RuntimeError("the data is not loaded yet; call setup() first.")
+        return self._state
+
+    @property
+    def train_dataset(self) -> MultiLabelDataset:
+        """The training part, scaled."""
+        return self._ready.parts[0]
+
+    @property
+    def val_dataset(self) -> MultiLabelDataset:
+        """The validation part, scaled."""
+        return self._ready.parts[1]
+
+    @property
+    def test_dataset(self) -> MultiLabelDataset:
+        """The test part, scaled."""
+        return self._ready.parts[2]
+
+    @property
+    def train_indices(self) -> Rows:
+        """Rows of the whole data that train, ascending."""
+        return self._ready.rows[0]
+
+    @property
+    def val_indices(self) -> Rows:
+        """Rows of the whole data that validate, ascending."""
+        return self._ready.rows[1]
+
+    @property
+    def test_indices(self) -> Rows:
+        """Rows of the whole data that test, ascending."""
+        return self._ready.rows[2]
+
+    @property
+    def num_features(self) -> int:
+        """Number of features d."""
+        return len(self.feature_names)
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels q."""
+        return len(self.label_names)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The names of the labels."""
+        return self._ready.label_names
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features."""
+        return self._ready.feature_names
+
+    @override
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """Shuffled, by a generator of its own; the last batch may be short."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return self._loader(self.train_dataset, shuffle=True, generator=generator)
+
+    @override
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """In the order of ``val_indices``."""
+        return self._loader(self.val_dataset)
+
+    @override
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """In the order of ``test_indices``."""
+        return self._loader(self.test_dataset)
+
+    def _loader(self, dataset: MultiLabelDataset, **options: Any) -> DataLoader[Sample]:
+        return DataLoader(
+            dataset,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            collate_fn=collate,
+            persistent_workers=self.num_workers > 0,
+            **options,
+        )
+
+
+class _Fold(NamedTuple):
+    rows: tuple[Rows, Rows, Rows]
+    parts: tuple[MultiLabelDataset, MultiLabelDataset, MultiLabelDataset]
+    label_names: list[str]
+    feature_names: list[str]
+
+
+def _from_arrays(features: Any, labels: Any) -> MultiLabelData:
+    if isinstance(features, torch.Tensor):
+        features = features.detach().cpu().numpy()
+    if isinstance(labels, torch.Tensor):
+        labels = labels.detach().cpu().numpy()
+    if isinstance(features, np.ndarray | list | tuple) or not is_sparse(features):
+        features = np.ascontiguousarray(features, dtype=np.float32)
+    else:
+        features = features.tocsr().astype(np.float32)
+    if features.ndim != 2:
+        raise DataError(f"arrays: X must be a matrix (n, d), got shape {features.shape}; reshape it.")
+    target = binary_labels(labels, "arrays")
+    label_names = [f"label_{j}" for j in range(target.shape[1])]
+    feature_names = [f"feature_{j}" for j in range(features.shape[1])]
+    return checked(MultiLabelData(features, target, label_names, feature_names), "arrays")
+
+
+def _with_frequent_labels(data: MultiLabelData, least: int) -> MultiLabelData:
+    kept = np.flatnonzero(data.Y.sum(axis=0, dtype=np.int64) >= least)
+    if kept.size == 0:
+        raise DataError(f"min_label_positives={least} leaves no label; choose a smaller number.")
+    names = [data.label_names[j] for j in kept]
+    return data._replace(Y=np.ascontiguousarray(data.Y[:, kept]), label_names=names)

@@ -1,0 +1,52 @@
+"""MATLAB files (version 5 to 7) with the variables ``data`` and ``target``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_ubs.data.readers.mat5 import read_matrices
+from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, is_sparse
+
+
+def read_mat(path: Path) -> MultiLabelData:
+    """Read ``data`` (n, d) and ``target`` (q, n), either of them possibly transposed.
+
+    Where the shapes fit in more than one way, the reading with more samples is taken, and rows of a square ``data``
+    are samples. A square ``target`` says nothing about its orientation and is refused.
+    """
+    variables = read_matrices(path.read_bytes())
+    if "data" not in variables or "target" not in variables:
+        raise DataError(f"{path.name}: the numeric matrices 'data' and 'target' are needed; save both in the file.")
+    features, labels = _samples_first(variables["data"], variables["target"], path.name)
+    if is_sparse(labels):
+        labels = labels.toarray()
+    with np.errstate(over="ignore"):
+        features = features.tocsr().astype(np.float32) if is_sparse(features) else _dense(features)
+    return MultiLabelData(
+        features,
+        binary_labels(labels, path.name),
+        [f"label_{j}" for j in range(labels.shape[1])],
+        [f"feature_{j}" for j in range(features.shape[1])],
+    )
+
+
+def _dense(values: Any) -> Any:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _samples_first(features: Any, labels: Any, source: str) -> tuple[Any, Any]:
+    fits = [
+        (n, features if rows == 0 else features.T, labels if labels.shape[0] == n else labels.T)
+        for rows, n in enumerate(features.shape)
+        if n in labels.shape
+    ]
+    if not fits or labels.shape[0] == labels.shape[1]:
+        raise DataError(
+            f"{source}: data {features.shape} and target {labels.shape} do not say which side holds the samples; "
+            "give one row or one column per sample in both."
+        )
+    _, features, labels = max(fits, key=lambda fit: fit[0])
+    return features, labels

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_ubs.data import read_dataset
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fuzz_readers.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("fuzz_readers", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fuzz_readers"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_undamaged_inputs_are_read(script, tmp_path):
+    (tmp_path / "input.xml").write_bytes(script.XML)
+    contents = [script.DENSE, script.SPARSE, script.MEKA, script.mat_file(), script.rda_file()]
+    for content in contents + [script.archive(members) for members in script.npz_members()[:2]]:
+        (tmp_path / "input.dat").write_bytes(content)
+        assert read_dataset(tmp_path / "input.dat", cache=False).X.shape[1] in (2, 3)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the watchdog needs POSIX signals")
+def test_damaged_files_are_read_or_refused_by_one_sentence_and_nothing_is_executed(script):
+    verdict = script.fuzz(inputs=500, seed=1)
+    assert verdict.faults == []
+    assert verdict.outcomes.total() == 500
+    assert min(verdict.outcomes["read"], verdict.outcomes["refused"]) > 20, "damage must be neither total nor harmless"
