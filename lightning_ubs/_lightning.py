@@ -19,6 +19,10 @@ from lightning_ubs.sampling import SelectionSampler
 from lightning_ubs.strategies import Strategy
 
 LoaderKey = str | int
+
+# By name, so that the classes of both `lightning` and `pytorch_lightning` count. FSDPStrategy and DeepSpeedStrategy
+# need a GPU and were never run; sharding by ModelParallelStrategy was.
+_STRATEGIES_RUN = {"SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy"}
 ProcessLoader = Callable[[Any], Any]
 
 
@@ -110,6 +114,11 @@ def callbacks_of(trainer: Trainer) -> list[Any]:
 
 def check_trainer(trainer: Trainer, strategy: Strategy, start: int, end: int | None) -> None:
     """Refuse what selection cannot work with, before anything is trained."""
+    if not {base.__name__ for base in type(trainer.strategy).__mro__} & _STRATEGIES_RUN:
+        raise SelectionError(
+            f"batch selection has not been run with {type(trainer.strategy).__name__}, so it may choose wrongly there; "
+            "use a single device, strategy='ddp', or ModelParallelStrategy for sharded models."
+        )
     if trainer.overfit_batches > 0:  # type: ignore[attr-defined]
         raise SelectionError(
             "overfit_batches trains on the same batches in every epoch, so nothing can be selected; use "
@@ -119,13 +128,13 @@ def check_trainer(trainer: Trainer, strategy: Strategy, start: int, end: int | N
     endless = epochs is None or epochs < 0
     if strategy.decays and endless and end is None:
         raise SelectionError(
-            f"with max_epochs={epochs} the last epoch is unknown, at which the pressure should be 1; set max_epochs, or "
-            "pass BatchSelection(..., end_epoch=...)."
+            f"with max_epochs={epochs} the last epoch is unknown, at which the pressure should be 1; set max_epochs, "
+            "or pass BatchSelection(..., end_epoch=...)."
         )
     if strategy.warms_up and epochs is not None and 0 <= epochs <= start:
         rank_zero_warn(
-            f"The warm-up of {start} epochs is not over in max_epochs={epochs}: nothing will be selected. Set a shorter "
-            "warmup_epochs or more epochs.",
+            f"The warm-up of {start} epochs is not over in max_epochs={epochs}: nothing will be selected. Set a "
+            "shorter warmup_epochs or more epochs.",
             category=UserWarning,
         )
 
@@ -173,7 +182,7 @@ def process_rank(trainer: Trainer) -> tuple[int, int]:
     if world != trainer.world_size or (world > 1 and not dist.is_initialized()):
         raise SelectionError(
             f"{type(trainer.strategy).__name__} divides a model, not only batches, among processes, which batch "
-            "selection does not support; use strategy='ddp' or 'fsdp'."
+            "selection does not support; use strategy='ddp'."
         )
     return rank, world
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from lightning_ubs._lightning import (
     callbacks_of,
     check_loader,
     check_trainer,
-    gather_rows,
     process_rank,
     silence_resume_warning,
     with_sampler,
@@ -30,15 +28,19 @@ from lightning_ubs._lightning import (
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.plan import Replacement
 from lightning_ubs.matrices import feature_matrix, label_matrix
-from lightning_ubs.predictions import Outputs, PredictionSource
+from lightning_ubs.observation import StepObserver
+from lightning_ubs.predictions import Outputs
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
 from lightning_ubs.selector import Position, Selector, shuffled_pass
 from lightning_ubs.strategies import UBS, Strategy
 from lightning_ubs.strategies.base import check_range
-from lightning_ubs.targets import Targets, read_targets
+from lightning_ubs.targets import Targets
 
-log = logging.getLogger(__name__)
-
+_SHIFTED = (
+    "Lightning and the plan count batches differently, because the checkpoint was taken before BatchSelection saw its "
+    "last batch: every id stays right, but a batch is trained twice. Put BatchSelection first in callbacks= to resume "
+    "exactly."
+)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -105,19 +107,17 @@ class BatchSelection(Callback):
         if end_epoch is not None:
             check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
         self.warmup_epochs = warmup_epochs
-        self.targets, self.labels, self.features = targets, labels, features
-        self.device = None if device is None else torch.device(device)
+        self.labels, self.features = labels, features
         self.log_metrics = log_metrics
         self.loader = loader
-        self.save_state = save_state
-        self._selector = Selector(strategy, seed, replacement)
-        self._predictions = PredictionSource(outputs)
+        self._selector = Selector(strategy, seed, replacement, compact=save_state == "weights")
+        self._observer = StepObserver(outputs, targets, device, self.strategy.needs_targets)
         self._trainer: Trainer | None = None
         self._seam: LoaderSeam | None = None
         self._samplers: list[SelectionSampler] = []
         self._loaded: dict[str, Any] | None = None
         self._begun = False
-        self._announced = False
+        self._served = False
         self._seconds = 0.0
 
     @property
@@ -160,28 +160,25 @@ class BatchSelection(Callback):
         if stage != "fit":
             return
         check_trainer(trainer, self.strategy, self.start_epoch, self.end_epoch)
-        if sum(isinstance(c, BatchSelection) and c.state_key == self.state_key for c in callbacks_of(trainer)) > 1:
+        if sum(isinstance(c, BatchSelection) and c.loader == self.loader for c in callbacks_of(trainer)) > 1:
             raise SelectionError("there are two BatchSelection callbacks for one loader; keep one of them.")
-        self._trainer, self._loaded, self._begun = trainer, None, False
+        self._trainer, self._loaded, self._begun, self._served = trainer, None, False, False
         if trainer.current_epoch == 0:
             self._selector.forget()
         else:
             self._selector.plan = None
         self._seam = LoaderSeam(trainer, self._take_loader, self.loader)
         if self.strategy.needs_predictions:
-            self._predictions.attach(pl_module)
+            self._observer.attach(pl_module)
         silence_resume_warning()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._seam is not None:
-            self._seam.remove()
-            self._seam = None
-        for sampler in self._samplers:
-            sampler.release()
-        self._samplers = []
-        self._predictions.detach()
-        self._trainer = None
+        self._let_go()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._let_go()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -190,39 +187,59 @@ class BatchSelection(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._predictions.start_step()
+        self._observer.start_step()
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        self._predictions.stop_step()
+        self._observer.stop_step()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
+            if batch_idx != self._selector.position.batch:
+                rank_zero_warn(_SHIFTED, category=UserWarning)
             if self.strategy.needs_predictions:
-                self._learn(pl_module, outputs, batch)
+                batch = batch if self.loader is None else batch[self.loader]
+                self._selector.learn(*self._observer.observe(self._selector.current, pl_module, outputs, batch))
             self._selector.finish_step(int(trainer.num_training_batches))
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_predictions()
         if self.log_metrics:
-            pl_module.log_dict(self._metrics(), on_step=False, on_epoch=True)
+            pl_module.log_dict(
+                self._selector.metrics(self._seconds), on_step=False, on_epoch=True, sync_dist=trainer.world_size > 1
+            )
         self._seconds = 0.0
         self._selector.finish_epoch()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kind = self._predictions.resolve_kind()
-        return self._selector.state_dict(self.save_state == "weights") | {"kind": kind or ""}
+        return self._selector.state_dict() | {"kind": self._observer.kind}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded = state_dict
+        if self._served:
+            raise SelectionError(
+                "the checkpoint was loaded after the first batches were already being read; do not ask for "
+                "trainer.estimated_stepping_batches in configure_optimizers with this strategy, or use strategy='ddp'."
+            )
         if self._begun and self._selector.layout is not None:
             self._restore(self._selector.layout)
+
+    def _let_go(self) -> None:
+        """Leave trainer, loader and module as they were found; Lightning skips teardown where fit raised."""
+        if self._seam is not None:
+            self._seam.remove()
+            self._seam = None
+        for sampler in self._samplers:
+            sampler.release()
+        self._samplers = []
+        self._observer.detach()
+        self._trainer = None
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -277,13 +294,14 @@ class BatchSelection(Callback):
                 category=UserWarning,
             )
         self._selector.load_state_dict(state)
-        self._predictions.kind = state["kind"] or None
+        self._observer.kind = state["kind"]
 
     def _serve(self) -> tuple[EpochPlan, int]:
         """What the sampler follows; a plain shuffled pass while a tuner has put the callbacks aside."""
         layout = self._selector.layout
         if layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer)):
             return EpochPlan(0, shuffled_pass(layout, epoch_generator(self._selector.seed, 0)), layout), 0
+        self._served = True
         with self._timed():
             return self._selector.next_plan(self._share)
 
@@ -293,80 +311,16 @@ class BatchSelection(Callback):
             return probabilities
         return agree_with_rank_zero(probabilities, trainer.strategy.root_device)
 
-    def _learn(self, pl_module: LightningModule, outputs: Any, batch: Any) -> None:
-        """Hand the predictions of this step, from all processes, to the strategy."""
-        plan, k = self._selector.plan, self._selector.position.batch
-        if plan is None or k >= len(plan):
-            raise SelectionError("more batches were trained than planned; use a single, finite train loader.")
-        batch = batch if self.loader is None else batch[self.loader]
-        sizes = plan.rank_sizes(k)
-        rows = sizes[plan.layout.rank]
-        raw = self._predictions.read(pl_module, outputs, batch, rows)
-        targets = (
-            read_targets(self.targets, pl_module, outputs, batch, list(raw.shape))
-            if self.strategy.needs_targets
-            else None
-        )
-        if len(sizes) > 1:
-            size = len(plan.global_batch(k))
-            raw = gather_rows(raw, sizes)[:size]
-            targets = None if targets is None else gather_rows(targets, sizes)[:size]
-        raw = raw.to(self._state_device(raw))
-        probs, usable = self._predictions.probabilities(raw)
-        self._check_labels(probs)
-        self._selector.learn(probs, usable, None if targets is None else targets.to(raw.device))
-
-    def _state_device(self, raw: Tensor) -> torch.device:
-        # Probabilities are float64, which MPS does not have.
-        return self.device or (torch.device("cpu") if raw.device.type == "mps" else raw.device)
-
-    def _check_labels(self, probs: Tensor) -> None:
-        known = getattr(self.strategy, "num_labels", None)
-        if known is None:
-            self._announce(probs)
-        elif known != probs.shape[1]:
-            raise SelectionError(
-                f"predictions have {probs.shape[1]} labels, but {known} were remembered so far (from a checkpoint, or "
-                "earlier in this run); keep the number of labels, or train anew."
-            )
-
-    def _announce(self, probs: Tensor) -> None:
-        if self._announced:
-            return
-        self._announced = True
-        memory, saved = self.strategy.footprint(probs.shape[1], compact=self.save_state == "weights")
-        log.info(
-            "%s keeps %.1f MB for %d samples x %d labels on %s; each checkpoint grows by about %.1f MB.",
-            type(self.strategy).__name__,
-            memory / 1e6,
-            self.strategy.num_samples,
-            probs.shape[1],
-            probs.device,
-            saved / 1e6,
-        )
-
     def _check_predictions(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
-        self._predictions.resolve_kind()
         fault = self._selector.first_fault() if self.strategy.needs_predictions else None
         if fault is not None:
-            allowed = "in [0, 1]" if self._predictions.kind == "probs" else "finite"
+            allowed = "in [0, 1]" if self._observer.kind == "probs" else "finite"
             raise SelectionError(
                 f"the predictions of epoch {self._selector.position.epoch}, batch {fault[0]}, sample {fault[1]} are "
-                f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the learning "
-                "rate, or say where the predictions are with outputs=. What was known before is unharmed."
+                f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the "
+                "learning rate, or say where the predictions are with outputs=. What was known before is unharmed."
             )
-
-    def _metrics(self) -> dict[str, float]:
-        selector = self._selector
-        values = {"pressure": selector.pressure, "seconds": self._seconds, "correlation_drift": selector.drift}
-        if selector.probabilities is not None:
-            values["effective_sample_size"] = 1 / float(selector.probabilities.square().sum())
-        if selector.plan is not None:
-            values["distinct_share"] = selector.plan.distinct_share
-        if self.strategy.mean_uncertainty is not None:
-            values["mean_uncertainty"] = float(self.strategy.mean_uncertainty)
-        return {f"selection/{name}": float(value) for name, value in values.items() if value is not None}
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

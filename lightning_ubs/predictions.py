@@ -59,6 +59,7 @@ class PredictionSource:
     def attach(self, module: LightningModule) -> None:
         """Watch the modules whose outputs may be predictions."""
         self.detach()
+        self.kind = None
         if isinstance(self.outputs, str) and self.outputs.startswith("module:"):
             self._watch(self.outputs, _submodule(module, self.outputs.removeprefix("module:")))
         elif self.outputs is None:
@@ -68,10 +69,10 @@ class PredictionSource:
                     self._watch(f"module:{name}", child)
 
     def detach(self) -> None:
-        """Stop watching, and forget where the predictions were."""
+        """Stop watching, and forget where the predictions were; what they hold is still known."""
         for hook in self._hooks.values():
             hook.remove()
-        self._hooks, self._captured, self._place, self.kind, self._capturing = {}, {}, None, None, False
+        self._hooks, self._captured, self._place, self._capturing = {}, {}, None, False
 
     def start_step(self) -> None:
         """A training step begins."""

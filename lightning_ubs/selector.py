@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import check_replacement
+from lightning_ubs.functional import check_replacement, repeats_in_rows
 from lightning_ubs.functional.plan import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
+
+log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 
@@ -42,13 +45,15 @@ class Selector:
         strategy: what decides the probabilities.
         seed: of every draw.
         replacement: how samples are drawn.
+        compact: save only what keeps a resume valid, not what makes it exact.
     """
 
-    def __init__(self, strategy: Strategy, seed: int, replacement: Replacement) -> None:
+    def __init__(self, strategy: Strategy, seed: int, replacement: Replacement, compact: bool = False) -> None:
         check_replacement(replacement)
         self.strategy = strategy
         self.seed = seed
         self.replacement = replacement
+        self.compact = compact
         self.forget()
 
     def forget(self) -> None:
@@ -63,6 +68,7 @@ class Selector:
         self._probabilities_epoch = -1
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._faults = torch.empty(0, dtype=torch.int64)
+        self._announced = False
 
     def lay_out(self, layout: BatchLayout, start: int, end: int) -> None:
         """Cut epochs as ``layout`` says, and select from epoch ``start`` on, with pressure down to ``end``."""
@@ -97,11 +103,17 @@ class Selector:
         """Whether an epoch is selected rather than a shuffled warm-up pass."""
         return epoch >= self.start or not self.strategy.warms_up
 
+    @property
+    def current(self) -> tuple[EpochPlan, int]:
+        """The plan and the batch of it that is being trained on."""
+        if self.plan is None or self.position.batch >= len(self.plan):
+            raise SelectionError("more batches were trained than planned; use a single, finite train loader.")
+        return self.plan, self.position.batch
+
     def learn(self, probs: Tensor, usable: Tensor, targets: Tensor | None) -> None:
         """Give the predictions of the current global batch to the strategy; does not wait for the device."""
-        plan, batch = self.plan, self.position.batch
-        if plan is None:
-            raise SelectionError("a batch was trained before it was planned; attach BatchSelection to the Trainer.")
+        plan, batch = self.current
+        self._check_labels(probs)
         if self._batch_ids.device != probs.device:
             self._batch_ids, self._faults = self._batch_ids.to(probs.device), self._faults.to(probs.device)
         size = plan.layout.global_batch_size
@@ -119,6 +131,19 @@ class Selector:
                 return batch, int(ids[row])
         return None
 
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """What this epoch's selection looks like, for loggers."""
+        probabilities, mean = self.probabilities, self.strategy.mean_uncertainty
+        values = {
+            "pressure": self.pressure,
+            "effective_sample_size": None if probabilities is None else 1 / float(probabilities.square().sum()),
+            "distinct_share": None if self.plan is None else self.plan.distinct_share,
+            "mean_uncertainty": None if mean is None else float(mean),
+            "correlation_drift": self.drift,
+            "seconds": seconds,
+        }
+        return {f"selection/{name}": value for name, value in values.items() if value is not None}
+
     def finish_step(self, epoch_batches: int) -> None:
         """The current batch is done."""
         self.position.batch += 1
@@ -128,9 +153,9 @@ class Selector:
         """The current epoch is done."""
         self.position = Position(self.position.epoch + 1)
 
-    def state_dict(self, compact: bool) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Tensors and scalars from which selection goes on exactly (or, if compact, validly)."""
-        strategy = self.strategy.compact_state_dict() if compact else self.strategy.state_dict()
+        strategy = self.strategy.compact_state_dict() if self.compact else self.strategy.state_dict()
         state = {
             "version": STATE_VERSION,
             "strategy": type(self.strategy).__name__,
@@ -162,6 +187,21 @@ class Selector:
         if self.layout is None:
             raise SelectionError("there is no train loader yet; selection begins in Trainer.fit.")
         return self.layout
+
+    def _check_labels(self, probs: Tensor) -> None:
+        labels, known = probs.shape[1], self.strategy.num_labels
+        if known not in (None, labels):
+            raise SelectionError(
+                f"predictions have {labels} labels, but {known} were remembered so far (from a checkpoint, or earlier "
+                "in this run); keep the number of labels, or train anew."
+            )
+        if not self._announced:
+            self._announced = True
+            memory, saved = self.strategy.footprint(labels, self.compact)
+            log.info(
+                f"{type(self.strategy).__name__} keeps {memory / 1e6:.1f} MB for {self.strategy.num_samples} samples x "
+                f"{labels} labels on {probs.device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
+            )
 
     def _measure(self, epoch: int, share: Callable[[Tensor], Tensor]) -> None:
         """U → C → w → P from all predictions up to the end of the epoch before."""
@@ -195,10 +235,7 @@ class Selector:
         if self.replacement != "full" or not self.selects(plan.epoch):
             return plan.ids
         ids = plan.ids.view(-1, plan.layout.global_batch_size)
-        ordered, origin = ids.sort(dim=1, stable=True)
-        repeat = torch.zeros_like(ids, dtype=torch.bool)
-        repeat[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-        return torch.where(torch.zeros_like(repeat).scatter(1, origin, repeat), plan.layout.num_samples, ids).flatten()
+        return torch.where(repeats_in_rows(ids), plan.layout.num_samples, ids).flatten()
 
 
 def shuffled_pass(layout: BatchLayout, generator: torch.Generator) -> Tensor:

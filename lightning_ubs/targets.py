@@ -26,8 +26,8 @@ def read_targets(source: Targets, module: LightningModule, outputs: Any, batch: 
     if not isinstance(found, Tensor) or list(found.shape) != shape:
         seen = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else "none"
         raise SelectionError(
-            f"the strategy needs the batch's true labels of shape {shape}, but found {seen}; pass targets= (a key of the "
-            "batch, or a function (pl_module, outputs, batch) -> Tensor)."
+            f"the strategy needs the batch's true labels of shape {shape}, but found {seen}; pass targets= (a key of "
+            "the batch, or a function (pl_module, outputs, batch) -> Tensor)."
         )
     return found.detach().float()
 

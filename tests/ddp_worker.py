@@ -11,8 +11,9 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from resume_tools import Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
+from torch.distributed.fsdp import fully_shard
 
 STATE = ("uncertainty", "correlation", "weights", "probabilities")
 
@@ -41,21 +42,33 @@ class Cut(L.Callback):
             raise InterruptedError("cut")
 
 
+class Sharded(Recorder):
+    """The same model with its weights divided among the processes."""
+
+    def configure_model(self):
+        fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+
 def run(job: dict[str, Any], world: int) -> None:
     """Train as ``job`` says, and write what this process saw."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    module = Recorder().double()
+    module = (Sharded if job.get("sharded") else Recorder)().double()
     selection = make_selection(job.get("name", "UBS"))
     digest = StateDigest(selection)
     cut = [Cut(*job["cut"], folder / "cut.ckpt")] if "cut" in job else []
-    strategy = {"ddp": DDPStrategy, "fsdp": FSDPStrategy}[job.get("strategy", "ddp")]
+    sharded = job.get("sharded", False)
+    strategy = (
+        ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, process_group_backend="gloo")
+        if sharded
+        else DDPStrategy(process_group_backend="gloo")
+    )
     trainer = make_trainer(
         folder,
         [selection, digest, *cut],
         max_epochs=job.get("max_epochs", 5),
         devices=world,
-        strategy=strategy(process_group_backend="gloo") if world > 1 else "auto",
+        strategy=strategy if world > 1 else "auto",
         use_distributed_sampler=job.get("distributed_sampler", True),
     )
     data = make_data(job.get("samples", 52), torch.float64)
@@ -69,7 +82,7 @@ def run(job: dict[str, Any], world: int) -> None:
     result = {
         "seen": module.seen,
         "epochs": digest.epochs,
-        "weights": weights_of(module),
+        "weights": weights_of(module) if not sharded else torch.empty(0),
         "state": selection.state_dict(),
         "warnings": [str(warning.message) for warning in caught],
     }

@@ -13,6 +13,8 @@ import pytest
 import torch
 from ddp_worker import STATE, run
 
+from lightning_ubs import SelectionError
+
 HERE = Path(__file__).parent
 PAIRED = ("UBS", "ActiveBias", "RecencyBias", "HardImbalance", "Balance", "Random")
 UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
@@ -76,6 +78,7 @@ def two(tmp_path_factory):
     jobs = {name: {"name": name, "batch_size": 4} for name in PAIRED}
     jobs["cut"] = {"batch_size": 4, "cut": [3, 2]}
     jobs["resumed"] = {"batch_size": 4, "resume": str(folder / "cut" / "cut.ckpt")}
+    jobs["sharded"] = {"batch_size": 4, "sharded": True}
     return launch(folder, 2, jobs)
 
 
@@ -133,3 +136,21 @@ def test_resuming_with_another_number_of_processes_goes_on_and_says_that_the_ord
     assert any("order of samples differs" in message for message in result["warnings"])
     assert max(key[0] for key in result["seen"]) == 4
     assert result["epochs"][-1]["probabilities"].sum().item() == pytest.approx(1)
+
+
+def test_a_sharded_model_selects_what_an_unsharded_one_would(two):
+    sharded, whole = read(two / "sharded"), read(two / "UBS")
+    assert_ranks_hold_the_same(sharded)
+    assert global_batches(sharded) == global_batches(whole)
+    for mine, theirs in zip(sharded[0]["epochs"], whole[0]["epochs"], strict=True):
+        assert torch.allclose(mine["probabilities"], theirs["probabilities"], rtol=0, atol=1e-6)
+
+
+def test_a_strategy_that_was_never_run_is_refused(tmp_path):
+    from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
+    from resume_tools import Recorder, make_data, make_loader, make_selection, make_trainer
+
+    trainer = make_trainer(tmp_path, [make_selection()])
+    trainer.strategy.__class__ = type("Untried", (Strategy,), dict(vars(SingleDeviceStrategy)))
+    with pytest.raises(SelectionError, match="not been run with Untried"):
+        trainer.fit(Recorder(), make_loader(make_data()))

@@ -8,7 +8,7 @@ from lightning_ubs.functional.baselines import (
     recency_entropy,
 )
 from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
-from lightning_ubs.functional.plan import check_replacement, draw_plan, weighted_order
+from lightning_ubs.functional.plan import check_replacement, draw_plan, repeats_in_rows, weighted_order
 from lightning_ubs.functional.selection import (
     min_max_scale,
     raw_weights,
@@ -32,6 +32,7 @@ __all__ = [
     "proportional_probabilities",
     "raw_weights",
     "recency_entropy",
+    "repeats_in_rows",
     "sample_weights",
     "selection_pressure",
     "selection_probabilities",

@@ -39,7 +39,10 @@ def recency_entropy(history: Tensor, counts: Tensor) -> Tensor:
     counts = counts.clamp(max=window)
     valid = torch.arange(window, device=history.device).reshape(1, -1, 1) >= (window - counts).reshape(-1, 1, 1)
     positive = ((history > 0.5) & valid).sum(1)
-    return binary_entropy(positive / counts.clamp(min=1).reshape(-1, 1))
+    counts = counts.reshape(-1, 1)
+    # One yes in three is as uncertain as two; in floats 1 - 2/3 is not quite 1/3.
+    rarer = torch.minimum(positive, counts - positive)
+    return binary_entropy(rarer / counts.clamp(min=1))
 
 
 def proportional_probabilities(spread: Tensor, smoothing: float | None = None) -> Tensor:

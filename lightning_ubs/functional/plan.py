@@ -68,6 +68,18 @@ def weighted_order(probabilities: Tensor, generator: Generator) -> Tensor:
     return race.argsort(stable=True)
 
 
+def repeats_in_rows(ids: Tensor) -> Tensor:
+    """Where an id stands in its row for the second time or more.
+
+    >>> repeats_in_rows(torch.tensor([[4, 7, 4, 4]]))
+    tensor([[False, False,  True,  True]])
+    """
+    ordered, origin = ids.sort(dim=1, stable=True)
+    repeat = torch.zeros_like(ids, dtype=torch.bool)
+    repeat[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(repeat).scatter(1, origin, repeat)
+
+
 def _check_enough(probabilities: Tensor, batch_size: int, num_batches: int, replacement: Replacement) -> None:
     if batch_size < 1 or num_batches < 0:
         raise ValueError(f"a plan needs batch_size ≥ 1 and num_batches ≥ 0, got {batch_size} and {num_batches}.")
@@ -126,10 +138,7 @@ def _keep_first_distinct(batches: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor
     """Append ``fresh`` to the filled part of each row, dropping repeats; -1 marks free places."""
     size = batches.shape[1]
     both = torch.cat([batches, fresh], dim=1)
-    ordered, origin = both.sort(dim=1, stable=True)
-    repeat = torch.zeros_like(both, dtype=torch.bool)
-    repeat[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-    new = ~torch.zeros_like(repeat).scatter(1, origin, repeat) & (both >= 0)
+    new = ~repeats_in_rows(both) & (both >= 0)
     place = new.cumsum(1)
     target = torch.where(new & (place <= size), place - 1, size)
     result = torch.full((len(both), size + 1), -1, dtype=torch.int64, device=both.device)

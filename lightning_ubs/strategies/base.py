@@ -48,6 +48,11 @@ class Strategy(ABC):
     mean_uncertainty: Tensor | None = None
 
     @property
+    def num_labels(self) -> int | None:
+        """q, if predictions for that many labels are remembered."""
+        return None
+
+    @property
     def decays(self) -> bool:
         """Whether the pressure depends on the last epoch."""
         return False

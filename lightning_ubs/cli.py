@@ -1,0 +1,267 @@
+"""The command ``lightning-ubs``: train, compare, report, data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+HELP = """\
+lightning-ubs: batch selection for multi-label training, guided by uncertainty.
+
+  lightning-ubs compare                 Random against UBS on embedded data, and a report, in about a minute
+  lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
+  lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
+  lightning-ubs report FOLDER           the report of a results folder
+  lightning-ubs data list               all datasets
+  lightning-ubs data show NAME          all about one of them
+  lightning-ubs data get NAME           download and check it
+  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; [labels=...] for ARFF
+
+  lightning-ubs COMMAND --help          the keys of a command
+  lightning-ubs --version               the version
+"""
+COMMANDS = ("train", "compare", "report", "data")
+DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
+
+
+class UsageError(ValueError):
+    """The command line cannot be understood; the message says what is allowed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 for what went wrong, 2 for what was not understood."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command, rest = (given[0], given[1:]) if given else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        _say(HELP.rstrip())
+        return 0
+    if command in ("--version", "version"):
+        from importlib.metadata import version
+
+        _say(f"lightning-ubs {version('lightning-ubs')}")
+        return 0
+    if command not in COMMANDS:
+        import difflib
+
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        return _complain(f"there is no command {command!r}; {guess}commands are {', '.join(COMMANDS)}.", 2)
+    try:
+        return _data(rest) if command == "data" else _hydra(command, rest)
+    except UsageError as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return _complain("stopped; what is finished is kept, and the same command goes on from there.", 130)
+
+
+def _hydra(command: str, arguments: Sequence[str]) -> int:
+    """Run a Hydra application; errors that a user can put right become one sentence."""
+    from lightning_ubs.experiment import arguments as forms
+    from lightning_ubs.experiment.messages import explain
+
+    wants_trace = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
+    ready: Sequence[str] = arguments
+    before = os.environ.get("HYDRA_FULL_ERROR"), sys.argv
+    try:
+        if command == "compare" and {"-m", "--multirun"} & set(arguments):
+            raise UsageError("compare runs every combination by itself; leave the flag -m out.")
+        ready = getattr(forms, f"{command}_arguments")(arguments)
+        if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
+            raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
+        import hydra
+
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
+        sys.argv = [f"lightning-ubs {command}", *ready]
+        task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
+        hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+    except (SystemExit, KeyboardInterrupt, UsageError):
+        raise
+    except BaseException as error:
+        sentence = None if wants_trace else explain(error, command, ready)
+        if sentence is None:
+            raise
+        return _complain(sentence, 1)
+    finally:
+        _restore("HYDRA_FULL_ERROR", before[0])
+        sys.argv = before[1]
+    return 0
+
+
+def train_task(config: DictConfig) -> float:
+    """One run; returns the best validation Macro-AUC, so that sweepers can maximise it."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from lightning_ubs.experiment.config import GROUPS, check_run, check_types, compose_train, resolved, run_key
+    from lightning_ubs.experiment.grid import prepare_folder
+    from lightning_ubs.experiment.run import execute, monitored, write_summary
+    from lightning_ubs.experiment.store import ResultsStore
+
+    _quiet()
+    hydra_config = HydraConfig.get()
+    folder = Path(hydra_config.runtime.output_dir)
+    run = resolved(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    groups = [one for one in hydra_config.overrides.task if one.partition("=")[0] in GROUPS]
+    check_types(run, compose_train(groups))
+    check_run(run)
+    store = None
+    if run["results"] is not None:
+        store = ResultsStore(run["results"])
+        prepare_folder(store)
+        found = [one for one in store.records() if one["key"] == run_key(run) and one["status"] == "ok"]
+        if found:
+            _say(f"this run is in {store.folder} already: macro_auc {found[-1]['metrics']['macro_auc']:.4f}")
+            return monitored(found[-1])
+    OmegaConf.save(OmegaConf.create(run), folder / "config.yaml")
+    record = execute(run, folder, store)
+    if store is not None:
+        store.append(record)
+    write_summary(record, folder)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
+    _say(f"test, at the best validation epoch {record['best_epoch']}: {metrics}")
+    _say(f"run folder: {folder}")
+    return monitored(record)
+
+
+def compare_task(config: DictConfig) -> None:
+    """A grid, then its report."""
+    from omegaconf import OmegaConf
+
+    from lightning_ubs.experiment.config import ConfigError
+    from lightning_ubs.experiment.grid import run_grid
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    outcome = run_grid(plain)
+    if outcome.finished or not outcome.failed:
+        _report(plain["results"], plain["report"])
+    if outcome.failed:
+        last = outcome.failed[-1]
+        raise ConfigError(
+            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last['data']}, {last['model']}, "
+            f"{last['label']}, fold {last['fold']}) with: {str(last['error']).splitlines()[-1]} "
+            "The others are kept; the same command tries the failed ones again."
+        )
+
+
+def report_task(config: DictConfig) -> None:
+    """The report of a results folder."""
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    _report(plain["results"], plain["report"])
+
+
+def _report(results: str, options: dict[str, Any]) -> None:
+    from lightning_ubs.report import build_report
+
+    paper = _paper(options["paper"])
+    page = build_report(results, options["output"], paper, title=options["title"], formats=options["formats"])
+    _say(f"report: {page}")
+
+
+def _paper(value: Any) -> Path | None:
+    """The CSV of the paper's tables: a path, or true for the one beside the data or in the package."""
+    if value is None or value is False:
+        return None
+    if value is not True:
+        return Path(str(value))
+    from lightning_ubs import report
+    from lightning_ubs.data.download import data_folder
+    from lightning_ubs.experiment.config import ConfigError
+
+    places = [Path(str(report.__file__)).parent / "templates", data_folder()]
+    found = [place / "paper_tables.csv" for place in places if (place / "paper_tables.csv").is_file()]
+    if not found:
+        raise ConfigError(
+            f"report.paper=true needs paper_tables.csv in {places[-1]}; put it there, or give its path: "
+            "report.paper=FILE."
+        )
+    return found[0]
+
+
+def _data(arguments: Sequence[str]) -> int:
+    """``lightning-ubs data list | show NAME | get NAME | convert FILE [OUT]``."""
+    words = [one for one in arguments if "=" not in one or Path(one).exists()]
+    options = dict(one.split("=", 1) for one in arguments if one not in words)
+    if not words or words[0] in ("--help", "-h"):
+        _say("\n".join(line for line in HELP.splitlines() if " data " in line))
+        return 0
+    command, names = words[0], words[1:]
+    if command not in DATA_COMMANDS:
+        raise UsageError(f"there is no command 'data {command}'; use data {', data '.join(DATA_COMMANDS)}.")
+    least, most = DATA_COMMANDS[command]
+    if not least <= len(names) <= most:
+        form = {"list": "data list", "convert": "data convert FILE [OUT]"}.get(command, f"data {command} NAME")
+        raise UsageError(f"'data {command}' was given {len(names)} names; use: lightning-ubs {form}.")
+    allowed = ("data_dir", "labels") if command == "convert" else ("data_dir",)
+    for key, value in options.items():
+        if key not in allowed:
+            raise UsageError(f"{key}={value}: 'data {command}' has no such key; known are {', '.join(allowed)}.")
+    return _run_data(command, names, options)
+
+
+def _run_data(command: str, names: Sequence[str], options: dict[str, str]) -> int:
+    from lightning_ubs.data import commands
+    from lightning_ubs.experiment.messages import explain
+
+    labels: Any = options.get("labels")
+    if labels is not None and labels.lstrip("-").isdigit():
+        labels = int(labels)
+    elif labels is not None and labels.startswith("["):
+        labels = [name.strip() for name in labels.strip("[]").split(",")]
+    folder = options.get("data_dir")
+    actions: dict[str, Callable[[], str]] = {
+        "list": lambda: commands.list_datasets(folder),
+        "show": lambda: commands.show_dataset(names[0], folder),
+        "get": lambda: commands.get_dataset(names[0], folder),
+        "convert": lambda: commands.convert_file(names[0], names[1] if len(names) > 1 else None, labels),
+    }
+    try:
+        _say(actions[command]())
+    except Exception as error:
+        sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
+        if sentence is None:
+            raise
+        return _complain(sentence, 1)
+    return 0
+
+
+def _quiet() -> None:
+    """Leave out what Lightning says about itself."""
+    import logging
+    import warnings
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for text in (".*does not have many workers.*", ".*LeafSpec.*", ".*available but not used.*"):
+        warnings.filterwarnings("ignore", text)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _complain(sentence: str, code: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(f"lightning-ubs: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    # Worker processes and launchers find the functions of this file by its name in the package.
+    from lightning_ubs import cli
+
+    sys.exit(cli.main())
