@@ -1,0 +1,43 @@
+"""Critical-difference diagrams: mean ranks, and which of them Nemenyi's test cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lightning_ubs._extras import optional_import
+from lightning_ubs.report.figures.canvas import INK, Drawing, clip, new_figure, slug
+from lightning_ubs.report.significance import RankTest
+
+
+def draw(test: RankTest, colours: Mapping[str, str]) -> Drawing:
+    """One diagram; a bar joins methods whose difference is not significant at 0.05."""
+    names = list(test.units.methods)
+    pandas, posthocs = optional_import("pandas"), optional_import("scikit_posthocs")
+    figure, axes = new_figure(4.0, 1.15 + 0.26 * len(names))
+    # Keys are numbers because two long names may be equal once cut.
+    keys = [str(index) for index in range(len(names))]
+    artists = posthocs.critical_difference_diagram(
+        dict(zip(keys, test.ranks.tolist(), strict=True)),
+        pandas.DataFrame(test.pairwise, index=keys, columns=keys),
+        ax=axes,
+        label_fmt_left="{label}",
+        label_fmt_right="{label}",
+        color_palette={key: colours[name] for key, name in zip(keys, names, strict=True)},
+        crossbar_props={"color": INK, "linewidth": 3, "marker": None},
+        elbow_props={"linewidth": 1.4},
+        marker_props={"s": 26},
+        text_h_margin=0.18,
+    )
+    for text in artists["labels"]:
+        index = int(text.get_text())
+        text.set_text(f"{clip(names[index])} ({test.ranks[index]:.2f})")
+        text.set_color(INK)
+    axes.grid(visible=False)
+    axes.set_xlabel("")
+    title = f"{test.units.measure.title}, {test.units.model}"
+    axes.set_title(f"{test.units.measure.title}, {clip(test.units.model)}", loc="left", pad=10)
+    order = sorted(zip(test.ranks.tolist(), names, strict=True))
+    alt = f"Critical-difference diagram, mean ranks: {', '.join(f'{name} {rank:.2f}' for rank, name in order)}; "
+    alt += f"critical difference {test.critical_difference:.2f}."
+    name = slug("critical-difference", test.units.measure.key, test.units.model)
+    return Drawing(name, title, alt, figure)

@@ -1,0 +1,125 @@
+"""The page: one HTML file that needs no other and asks no server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_ubs._extras import optional_import
+from lightning_ubs.report.figures.canvas import Idea
+from lightning_ubs.report.figures.palette import dark_theme, looks, theme
+from lightning_ubs.report.measures import MACRO_AUC
+from lightning_ubs.report.significance import DATASETS, Significance
+from lightning_ubs.report.verdict import signed
+
+if TYPE_CHECKING:
+    from lightning_ubs.report.build import Report
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A rendered figure: its file's name, and its SVG for the page."""
+
+    name: str
+    title: str
+    alt: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """The figures of one idea."""
+
+    idea: Idea
+    pictures: Sequence[Picture]
+
+
+def render_page(report: Report) -> str:
+    """The whole page as text; every name is escaped."""
+    jinja = optional_import("jinja2")
+    environment = jinja.Environment(
+        loader=jinja.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "signed": signed,
+        "pvalue": pvalue,
+        "svg": optional_import("markupsafe").Markup,
+    }
+    environment.tests["finite"] = math.isfinite
+    variables = theme()
+    template = environment.get_template("report.html")
+    text: str = template.render(
+        report=report,
+        results=report.results,
+        facts=facts(report),
+        method_colours={
+            method.label: variables[look.colour] for method, look in looks(report.results.compared).items()
+        },
+        colours=dark_theme(),
+        primary=MACRO_AUC,
+        unit_notes=unit_notes(report.tests),
+        dark_media="(prefers-color-scheme: dark)",
+    )
+    return text
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """What the results are, in a few words each."""
+    results = report.results
+    versions = sorted({str((run.record.get("versions") or {}).get("lightning_ubs", "unknown")) for run in results.runs})
+    dates = sorted(str(run.record["started"])[:10] for run in results.runs if run.record.get("started"))
+    found = [
+        ("Runs", str(len(results.runs))),
+        ("Failed", str(len(results.failed))),
+        ("Datasets", str(len(results.datasets))),
+        ("Models", ", ".join(results.models)),
+        ("Folds", str(len({run.unit[0] for run in results.runs}))),
+        ("Seeds", str(len({run.unit[1] for run in results.runs}))),
+        ("lightning-ubs", ", ".join(versions)),
+    ]
+    if dates:
+        found.append(("Date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"))
+    return found
+
+
+def unit_notes(tests: Sequence[Significance]) -> list[str]:
+    """Which unit the tests use, and what that means for how far to trust them."""
+    notes = []
+    kinds = {test.units.kind for test in tests if test.pairs or test.ranks}
+    if DATASETS in kinds:
+        notes.append("The unit is the dataset: its mean over folds and seeds counts once.")
+    if kinds - {DATASETS}:
+        notes.append(
+            "There are fewer than 5 datasets, so the unit is the single run, paired by data, fold and seed. Folds "
+            "share training data and are not independent: these p-values and intervals look more certain than they are."
+        )
+    floors = [min(1.0, len(test.pairs) * min(p.smallest for p in test.pairs)) for test in tests if test.pairs]
+    if floors and max(floors) > 0.05:
+        notes.append(
+            f"With so few pairs the smallest possible corrected p-value is {min(floors):.4f}: no result here "
+            "could be significant at 0.05."
+            if min(floors) > 0.05
+            else f"Some tests have so few pairs that their corrected p-value cannot be below {max(floors):.4f}."
+        )
+    return notes
+
+
+def pvalue(value: float) -> str:
+    """A p-value with four decimals, never a bare zero.
+
+    >>> pvalue(0.00001), pvalue(0.0312)
+    ('< 0.0001', '0.0312')
+    """
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _number(value: Any, form: str = ".4f") -> str:
+    return format(value, form) if isinstance(value, int | float) and math.isfinite(value) else "–"
