@@ -313,9 +313,10 @@ class BatchSelection(Callback):
 
     def _check_predictions(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
+        kind = self._observer.kind
         fault = self._selector.first_fault() if self.strategy.needs_predictions else None
         if fault is not None:
-            allowed = "in [0, 1]" if self._observer.kind == "probs" else "finite"
+            allowed = "in [0, 1]" if kind == "probs" else "finite"
             raise SelectionError(
                 f"the predictions of epoch {self._selector.position.epoch}, batch {fault[0]}, sample {fault[1]} are "
                 f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the "

@@ -8,9 +8,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# One-hot cells made at a time: bounds the memory of a pass, and keeps every count in a chunk below 2^24,
-# up to which float32 sums of ones are exact.
-CHUNK_CELLS = 2**24
+# A pass over all samples goes in blocks of about this many cells, which stay in a processor's cache, but of no fewer
+# rows than a matrix product needs to be fast.
+_BLOCK_CELLS, _BLOCK_ROWS = 2**18, 1024
+# float32 counts are exact up to here; then they are carried over into float64.
+_EXACT_COUNT = 2**24
+
+
+def block_rows(cells_per_row: int) -> int:
+    """Rows to handle at a time where each takes this many cells."""
+    return max(_BLOCK_ROWS, _BLOCK_CELLS // max(1, cells_per_row))
 
 
 def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float = math.e) -> Tensor:
@@ -32,22 +39,35 @@ def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float 
     tensor([[1.0000, 0.6931],
             [0.6931, 1.0000]], dtype=torch.float64)
     """
-    rows = max(1, CHUNK_CELLS // max(1, uncertainty.shape[1] * (bins - 1)))
+    rows = block_rows(uncertainty.shape[1] * (bins - 1))
     return correlation_of_chunks(torch.split(uncertainty, rows), bins, log_base)
 
 
 def correlation_of_chunks(chunks: Iterable[Tensor], bins: int = 5, log_base: float = math.e) -> Tensor:
     """:func:`uncertainty_correlation` of a U that comes in row chunks, each (rows, q)."""
-    n, joint, margin = 0, torch.empty(0), torch.empty(0)
-    for chunk in chunks:
-        hot = _one_hot_upper_bins(chunk, bins)
-        counts = (hot.T @ hot).double(), hot.sum(0).double()
-        joint, margin = counts if n == 0 else (joint + counts[0], margin + counts[1])
-        n += len(chunk)
-    if n == 0:
-        raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix.")
+    joint, margin, n = _joint_counts(chunks, bins)
     information = _mutual_information(joint, margin, n, bins) / math.log(log_base)
     return torch.where(torch.eye(len(information), dtype=torch.bool, device=joint.device), 1.0, information)
+
+
+def _joint_counts(chunks: Iterable[Tensor], bins: int) -> tuple[Tensor, Tensor, int]:
+    """How often each pair of upper bins, and each upper bin, occurs; float64, exact."""
+    total: Tensor | None = None
+    recent, since, n = torch.empty(0), 0, 0
+    for chunk in chunks:
+        hot = _one_hot_upper_bins(chunk, bins)
+        if total is None:
+            recent = hot.new_zeros(hot.shape[1], hot.shape[1])
+            total = recent.double()
+        elif since + len(chunk) > _EXACT_COUNT:
+            total, recent, since = total + recent, torch.zeros_like(recent), 0
+        recent.addmm_(hot.T, hot)
+        since, n = since + len(chunk), n + len(chunk)
+    if total is None or n == 0:
+        raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix.")
+    joint = total + recent
+    # A bin always occurs together with itself, so the diagonal holds the margins.
+    return joint, joint.diagonal(), n
 
 
 def _one_hot_upper_bins(uncertainty: Tensor, bins: int) -> Tensor:

@@ -17,7 +17,7 @@ from lightning_ubs.functional import (
     selection_pressure,
     selection_probabilities,
 )
-from lightning_ubs.functional.correlation import CHUNK_CELLS
+from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import PredictionHistory, RunningMoments
 from lightning_ubs.strategies.base import Strategy, check_range
@@ -183,11 +183,11 @@ class UncertaintyStrategy(Strategy):
 
     def _blocks(self) -> Iterator[Tensor]:
         """U in blocks of rows, computed from what is remembered."""
-        rows = max(1, CHUNK_CELLS // (self.memory.num_labels * max(self.bins, self.memory.depth)))
+        rows = block_rows(self.memory.num_labels * max(self.bins, self.memory.depth))
         for first in range(0, self.num_samples, rows):
             yield self.block_uncertainty(first, min(first + rows, self.num_samples))
 
     def _measured_blocks(self) -> Iterator[Tensor]:
         if self._snapshot is None:
             return self._blocks()
-        return iter(torch.split(self._snapshot, max(1, CHUNK_CELLS // (self.memory.num_labels * self.bins))))
+        return iter(torch.split(self._snapshot, block_rows(self.memory.num_labels * self.bins)))
