@@ -1,0 +1,174 @@
+"""What all multi-label models here share: loss logging, metrics, optimiser, and the batch's probabilities."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+from typing_extensions import override
+
+from lightning_ubs.metrics import MacroAUC, multilabel_metrics
+
+_MANY_TIES = 0.05
+
+
+class MultiLabelModule(L.LightningModule, ABC):
+    """A multi-label classifier on batches ``(x, y)``: x (b, d), y (b, q), both float.
+
+    A subclass says how to train (`loss_and_probs`) and how to predict (`predict_probs`). ``training_step``
+    returns ``{"loss": ..., "probs": ...}``: probabilities (b, q) of the training forward pass, detached,
+    float32 and independent of y. Validation and testing log one value per metric, such as ``val_macro_auc``
+    and ``test_ranking_loss``; as ``val_skipped_labels`` how many labels Macro-AUC had to leave out; and as
+    ``val_macro_auc_half`` Macro-AUC with ties counting half, which a model of constant output cannot deceive.
+
+    Args:
+        num_features: Number of features, d.
+        num_labels: Number of labels, q.
+        lr: Learning rate of Adam.
+        weight_decay: L2 penalty inside Adam's gradient (not decoupled as in AdamW).
+        lr_warmup_epochs: The learning rate rises linearly over these first epochs; 0 switches this off.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_labels: int,
+        *,
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        lr_warmup_epochs: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, size in (("num_features", num_features), ("num_labels", num_labels)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}; pass the width of the data.")
+        for name, value in (
+            ("lr", lr),
+            ("weight_decay", weight_decay),
+            ("lr_warmup_epochs", lr_warmup_epochs),
+        ):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}; pass 0 to switch it off.")
+        self.num_features = num_features
+        self.num_labels = num_labels
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.lr_warmup_epochs = lr_warmup_epochs
+        self.val_metrics = multilabel_metrics(prefix="val_")
+        self.test_metrics = multilabel_metrics(prefix="test_")
+
+    @abstractmethod
+    def loss_and_probs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the training loss and the probabilities (b, q) of the same pass, computed without y."""
+
+    @abstractmethod
+    def predict_probs(self, x: Tensor) -> Tensor:
+        """Return the predicted probabilities (b, q) in float32."""
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the predicted probabilities (b, q), those of `predict_probs`."""
+        return self.predict_probs(x)
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Return the loss and, for batch selection, the probabilities of this batch before the step."""
+        x, y = batch[0], batch[1]
+        loss, probs = self.loss_and_probs(x, y)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(x), sync_dist=True)
+        return {"loss": loss, "probs": probs.detach().float()}
+
+    @override
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the validation metrics."""
+        self.val_metrics.update(self(batch[0]), batch[1])
+
+    @override
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Add a batch to the test metrics."""
+        self.test_metrics.update(self(batch[0]), batch[1])
+
+    @override
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the probabilities (b, q) of a batch ``(x, ...)`` or of features x alone."""
+        probs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return probs
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics(self.val_metrics, "val")
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics(self.test_metrics, "test")
+
+    def _log_metrics(self, metrics: MetricCollection, stage: str) -> None:
+        values = metrics.compute()
+        macro_auc = metrics["macro_auc"]
+        if isinstance(macro_auc, MacroAUC):
+            values[f"{stage}_skipped_labels"] = torch.tensor(float(macro_auc.skipped), device=self.device)
+            values[f"{stage}_macro_auc_half"] = values[f"{stage}_macro_auc"] - macro_auc.tied / 2
+            if macro_auc.tied > _MANY_TIES and not self.trainer.sanity_checking:
+                rank_zero_warn(
+                    f"More than {_MANY_TIES:.0%} of the pairs that {stage}_macro_auc compares are tied. Ties count as "
+                    f"right, so it flatters this model: look at {stage}_macro_auc_half, or lower the learning rate."
+                )
+        self.log_dict(values, sync_dist=True)
+        metrics.reset()
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return Adam's parameter groups; a subclass may give some parameters their own learning rate."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    @override
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return Adam with coupled L2, and the linear warm-up of the learning rate if there is one."""
+        optimizer = torch.optim.Adam(
+            self.parameter_groups(), lr=self.lr, betas=(0.9, 0.999), weight_decay=self.weight_decay
+        )
+        if self.lr_warmup_epochs == 0:
+            return optimizer
+        self.trainer.fit_loop.setup_data()
+        batches = self.trainer.num_training_batches
+        if not math.isfinite(batches):
+            raise ValueError(
+                f"lr_warmup_epochs={self.lr_warmup_epochs} needs a training set of known length; "
+                "set lr_warmup_epochs=0 for an iterable dataset."
+            )
+        steps = max(1, self.lr_warmup_epochs * math.ceil(batches / self.trainer.accumulate_grad_batches))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class LabelHeads(nn.Module):
+    """One linear output per label on features that may be the label's own: (b, q, h) → logits (b, q).
+
+    Weights and biases start as those of ``nn.Linear(h, 1)``: uniform within ±1/√h.
+    """
+
+    def __init__(self, num_labels: int, hidden: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(hidden)
+        self.weight = nn.Parameter(torch.empty(num_labels, hidden).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_labels).uniform_(-bound, bound))
+
+    @override
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits: ``features[..., j, :] @ weight[j] + bias[j]``."""
+        logits: Tensor = torch.einsum("bqh,qh->bq", features, self.weight) + self.bias
+        return logits
+
+
+def kaiming_linear(fan_in: int, fan_out: int, slope: float = 0.0) -> nn.Linear:
+    """Return a linear layer, weights Kaiming-uniform for a ReLU of that slope, biases from U(0, 0.1)."""
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.kaiming_uniform_(layer.weight, a=slope, nonlinearity="leaky_relu")
+    nn.init.uniform_(layer.bias, 0.0, 0.1)
+    return layer
