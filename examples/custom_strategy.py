@@ -1,0 +1,102 @@
+"""A strategy of one's own in twenty lines: draw the samples with the highest recent loss more often.
+
+Run it with ``python examples/custom_strategy.py``; it needs ``pip install 'lightning-ubs[experiments]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy
+
+from lightning_ubs import BatchSelection, Strategy
+from lightning_ubs.data import MultiLabelDataModule
+from lightning_ubs.functional import proportional_probabilities
+from lightning_ubs.models import MLP
+from lightning_ubs.state import host_copy, spare_row_zeros
+
+
+class LossBias(Strategy):
+    """Draws a sample in proportion to the running mean of its loss (plus the mean over all, so that none is lost)."""
+
+    needs_targets = True
+
+    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+        """Start without any loss; one spare row takes what must not be remembered."""
+        super().reset(num_samples)
+        self.loss = spare_row_zeros(num_samples)
+
+    def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
+        """Runs after every step with what the model predicted; must not wait for the device."""
+        assert targets is not None  # because needs_targets
+        self.loss = self.loss.to(ids.device)
+        loss = binary_cross_entropy(probs, targets, reduction="none").mean(1)
+        self.loss[ids] = 0.5 * self.loss[ids] + 0.5 * loss
+
+    def probabilities(self, pressure: float) -> Tensor:
+        """P of the next epoch."""
+        return proportional_probabilities(self.loss[:-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, so that a resumed run goes on exactly."""
+        return {"loss": host_copy(self.loss)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.loss[:-1] = state["loss"]
+
+
+class CountVisits(L.Callback):
+    """How often each sample was trained on."""
+
+    def __init__(self, selection: BatchSelection) -> None:
+        self.selection = selection
+        self.visits = torch.zeros(0)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Add up this epoch's plan."""
+        assert self.selection.plan is not None
+        counts = torch.bincount(self.selection.plan.ids, minlength=self.selection.strategy.num_samples)
+        self.visits = counts if trainer.current_epoch == 0 else self.visits + counts
+
+
+def main() -> None:
+    """Train on overlaid digits and show what the strategy chose."""
+    parser = argparse.ArgumentParser(description="Train on overlaid digits with a strategy of one's own.")
+    parser.add_argument("--epochs", type=int, default=15, help="epochs (default: %(default)s)")
+    options = parser.parse_args()
+    if options.epochs < 2:
+        parser.error("--epochs must be at least 2: one to warm up, one to select")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    L.seed_everything(0, verbose=False)
+
+    data = MultiLabelDataModule("digits", batch_size=32)
+    selection = BatchSelection(LossBias(), warmup_epochs=1)
+    count = CountVisits(selection)
+    trainer = L.Trainer(
+        max_epochs=options.epochs,
+        callbacks=[selection, count],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(MLP(num_features=64, num_labels=10), datamodule=data)
+
+    print(f"Validation Macro-AUC after {options.epochs} epochs: {trainer.callback_metrics['val_macro_auc']:.4f}")
+    digits = data.train_dataset.labels.sum(1)
+    for number in (1, 2, 3):
+        visits = count.visits[digits == number].double().mean().item() / options.epochs
+        print(f"  images of {number} digit{'s' if number > 1 else ' '}: trained on {visits:.2f} times per epoch")
+
+
+if __name__ == "__main__":
+    main()

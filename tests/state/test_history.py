@@ -1,0 +1,87 @@
+"""The last T predictions of every sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from no_host_wait import forbid_host_wait
+
+from lightning_ubs.state import PredictionHistory
+
+
+@given(st.integers(1, 6), st.integers(2, 5), st.integers(1, 3), st.integers(0, 1000))
+def test_rows_are_the_last_predictions_of_each_sample_oldest_first(n: int, window: int, q: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    history = PredictionHistory(n, q, window)
+    seen: list[list[np.ndarray]] = [[] for _ in range(n)]
+    for _ in range(12):
+        ids = rng.choice(n, size=rng.integers(1, n + 1), replace=False)
+        probs = rng.random((len(ids), q)).astype(np.float32)
+        history.push(torch.from_numpy(ids), torch.from_numpy(probs))
+        for i, row in zip(ids, probs, strict=True):
+            seen[i].append(row)
+    rows, counts = history.rows(0, n)
+    for i in range(n):
+        expected = seen[i][-window:]
+        assert counts[i] == len(expected)
+        got = rows[i, window - len(expected) :].numpy()
+        np.testing.assert_array_equal(got, np.reshape(expected, (len(expected), q)))
+
+
+def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
+    history = PredictionHistory(7, 2, 3)
+    for _ in range(5):
+        history.push(torch.randperm(7)[:4], torch.rand(4, 2))
+    rows, counts = history.rows(0, 7)
+    part, part_counts = history.rows(2, 5)
+    assert torch.equal(part, rows[2:5])
+    assert torch.equal(part_counts, counts[2:5])
+
+
+def test_the_spare_row_is_never_seen() -> None:
+    history = PredictionHistory(2, 1, 2)
+    history.push(torch.tensor([0, 2, 2]), torch.tensor([[0.1], [0.8], [0.9]]))
+    rows, counts = history.rows(0, 2)
+    assert rows.shape == (2, 2, 1)
+    assert counts.tolist() == [1, 0]
+    assert rows[0, -1].item() == pytest.approx(0.1)
+    assert history.state_dict()["visits"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_kept_in_half_the_memory_and_read_as_single(dtype: torch.dtype) -> None:
+    history = PredictionHistory(3, 2, 4, dtype=dtype)
+    history.push(torch.tensor([1]), torch.tensor([[0.3, 0.7]]))
+    assert history.values.element_size() == 2
+    rows, _ = history.rows(1, 2)
+    assert rows.dtype == torch.float32
+    assert rows[0, -1].tolist() == pytest.approx([0.3, 0.7], abs=2e-3)
+
+
+def test_saving_takes_a_copy_and_loading_goes_on_as_before() -> None:
+    history, other = PredictionHistory(4, 2, 3), PredictionHistory(4, 2, 3)
+    for _ in range(4):
+        history.push(torch.randperm(4)[:3], torch.rand(3, 2))
+    state = history.state_dict()
+    frozen = {name: value.clone() for name, value in state.items()}
+    history.push(torch.arange(4), torch.rand(4, 2))
+    assert all(torch.equal(state[name], frozen[name]) for name in state)
+    other.load_state_dict(state)
+    ids, probs = torch.tensor([2, 0]), torch.rand(2, 2)
+    history.load_state_dict(state)
+    for one in (history, other):
+        one.push(ids, probs)
+    assert all(torch.equal(a, b) for a, b in zip(history.rows(0, 4), other.rows(0, 4), strict=True))
+
+
+def test_pushing_does_not_wait_for_the_device() -> None:
+    history = PredictionHistory(4, 2, 3)
+    ids, probs = torch.tensor([1, 3]), torch.rand(2, 2)
+    with forbid_host_wait():
+        history.push(ids, probs)
+    history.to(torch.device("meta"))
+    history.push(ids.to("meta"), probs.to("meta"))
+    assert history.values.device.type == history.visits.device.type == "meta"

@@ -1,0 +1,323 @@
+"""What each strategy makes of predictions, against the slow reference."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from no_host_wait import forbid_host_wait
+
+from lightning_ubs import UBS, ActiveBias, Balance, HardImbalance, Random, RecencyBias, Strategy
+from lightning_ubs.functional import correlation
+from lightning_ubs.strategies import uncertainty
+
+N, Q, D = 30, 4, 5
+
+
+class Visits:
+    """Predictions of a made-up training: what was shown, kept for the reference."""
+
+    def __init__(self, seed: int = 0, steps: int = 40, unseen: int = 2) -> None:
+        rng = np.random.default_rng(seed)
+        self.labels = (rng.random((N, Q)) < np.array([0.7, 0.6, 0.3, 0.2])).astype(np.float32)
+        self.features = rng.random((N, D)).astype(np.float32)
+        skill = rng.random((N, 1))
+        self.steps: list[tuple[np.ndarray, np.ndarray]] = []
+        for _ in range(steps):
+            ids = rng.choice(N - unseen, size=6, replace=False)
+            probs = np.clip(skill[ids] + 0.5 * rng.standard_normal((6, Q)), 0, 1).astype(np.float32)
+            self.steps.append((ids, probs))
+
+    def histories(self) -> list[list[list[float]]]:
+        seen: list[list[list[float]]] = [[] for _ in range(N)]
+        for ids, probs in self.steps:
+            for i, row in zip(ids, probs, strict=True):
+                seen[i].append(row.tolist())
+        return seen
+
+    def show(self, strategy: Strategy, first: int = 0) -> None:
+        for ids, probs in self.steps[first:]:
+            targets = torch.from_numpy(self.labels[ids]) if strategy.needs_targets else None
+            strategy.update(torch.from_numpy(ids), torch.from_numpy(probs), targets)
+
+    def reset(self, strategy: Strategy) -> None:
+        strategy.reset(N, torch.from_numpy(self.labels), torch.from_numpy(self.features))
+
+
+@pytest.fixture
+def visits() -> Visits:
+    return Visits()
+
+
+def trained(strategy: Any, visits: Visits) -> Any:
+    visits.reset(strategy)
+    visits.show(strategy)
+    strategy.measure()
+    return strategy
+
+
+def assert_follows(strategy: Any, expected: np.ndarray, bins: int = 5, base: float = np.e, ceil: bool = False) -> None:
+    """U, C, w and P of an uncertainty strategy equal the reference computed from the expected U."""
+    np.testing.assert_allclose(strategy.uncertainty.numpy(), expected, atol=1e-6)
+    matrix = None
+    if strategy.label_correlation is not None:
+        matrix = reference.correlation(expected, bins, base)
+        np.testing.assert_allclose(strategy.correlation.numpy(), matrix, atol=1e-9)
+    else:
+        assert strategy.correlation is None
+    weights = reference.scale(reference.raw_weights(expected, matrix))
+    np.testing.assert_allclose(strategy.weights.numpy(), weights, atol=1e-6)
+    assert strategy.mean_uncertainty.item() == pytest.approx(expected.mean(), abs=1e-6)
+    if strategy.decays:
+        probabilities = reference.probabilities(weights, 30.0, "ceil" if ceil else "floor")
+        np.testing.assert_allclose(strategy.probabilities(30.0).numpy(), probabilities, rtol=1e-9)
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+@pytest.mark.parametrize("lambda1", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("correlation", [None, "mutual_information"])
+def test_ubs_and_its_ablations_equal_the_reference(
+    visits: Visits, window: int, lambda1: float, correlation: Any
+) -> None:
+    strategy = trained(UBS(lambda1=lambda1, window=window, correlation=correlation), visits)
+    windows = [rows[-window:] for rows in visits.histories()]
+    assert_follows(strategy, reference.label_uncertainty(windows, Q, lambda1))
+
+
+def test_ubs_options_reach_the_equations(visits: Visits) -> None:
+    strategy = trained(UBS(bins=3, log_base=2.0, quantizer="ceil"), visits)
+    windows = [rows[-5:] for rows in visits.histories()]
+    assert_follows(strategy, reference.label_uncertainty(windows, Q, 0.5), bins=3, base=2.0, ceil=True)
+
+
+def test_the_ablations_differ_from_the_method_and_from_each_other(visits: Visits) -> None:
+    kinds = [UBS(), UBS(lambda1=0), UBS(lambda1=1), UBS(correlation=None)]
+    weights = [trained(strategy, visits).weights for strategy in kinds]
+    assert all(not torch.allclose(weights[a], weights[b]) for a in range(4) for b in range(a))
+
+
+@pytest.mark.parametrize("correlation", [None, "mutual_information"])
+@pytest.mark.parametrize("window", [2, 5])
+def test_recency_bias_with_and_without_correlation_equals_the_reference(
+    visits: Visits, window: int, correlation: Any
+) -> None:
+    strategy = trained(RecencyBias(window=window, correlation=correlation), visits)
+    expected = np.array(
+        [[reference.recency_entropy([r[j] for r in rows[-window:]]) for j in range(Q)] for rows in visits.histories()]
+    )
+    assert_follows(strategy, expected)
+
+
+def spreads(visits: Visits, ddof: int = 1) -> np.ndarray:
+    return np.array([[reference.spread([r[j] for r in rows], ddof) for j in range(Q)] for rows in visits.histories()])
+
+
+@pytest.mark.parametrize("correlation", [None, "mutual_information"])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_quantised_active_bias_equals_the_reference_over_the_whole_history(
+    visits: Visits, correlation: Any, ddof: int
+) -> None:
+    strategy = trained(ActiveBias(mode="quantized", correlation=correlation, ddof=ddof), visits)
+    assert_follows(strategy, spreads(visits, ddof))
+
+
+@pytest.mark.parametrize("smoothing", [None, 0.2])
+@pytest.mark.parametrize("correlation", [None, "mutual_information"])
+def test_proportional_active_bias_equals_the_reference(
+    visits: Visits, smoothing: float | None, correlation: Any
+) -> None:
+    strategy = trained(ActiveBias(smoothing=smoothing, correlation=correlation), visits)
+    expected = spreads(visits)
+    assert_follows(strategy, expected)
+    matrix = reference.correlation(expected) if correlation else None
+    summed = reference.raw_weights(expected, matrix)
+    assert strategy.pressure(7, 5, 10) == 1.0
+    got = strategy.probabilities(1.0).numpy()
+    np.testing.assert_allclose(got, reference.proportional(summed, smoothing), rtol=1e-4)
+
+
+@pytest.mark.parametrize("pressure", [2.0, 8.0])
+def test_hard_imbalance_equals_the_reference(visits: Visits, pressure: float) -> None:
+    strategy = trained(HardImbalance(pressure=pressure, neighbours=3), visits)
+    importance = reference.imbalance_weights(visits.labels, visits.features, 3)
+    loss = np.zeros(N)
+    for ids, probs in visits.steps:
+        for i, row in zip(ids, probs, strict=True):
+            loss[i] = reference.cross_entropy(row.tolist(), visits.labels[i].tolist())
+    assert (importance > 1).any()
+    expected = reference.hardness_probabilities(importance * loss, pressure)
+    np.testing.assert_allclose(strategy.probabilities(strategy.pressure(9, 5, 10)).numpy(), expected, rtol=1e-9)
+    np.testing.assert_allclose(strategy.weights.numpy(), importance * loss / (importance * loss).max(), atol=1e-6)
+
+
+def test_hard_imbalance_keeps_its_pressure() -> None:
+    assert {HardImbalance(pressure=8).pressure(epoch, 5, 20) for epoch in (5, 12, 20, 99)} == {8.0}
+
+
+@pytest.mark.parametrize("kind", [UBS, RecencyBias, lambda: ActiveBias(mode="quantized")])
+def test_falling_pressure_equals_the_reference(kind: Any) -> None:
+    for epoch in (5, 9, 14, 19, 30):
+        assert kind().pressure(epoch, 5, 19) == pytest.approx(reference.pressure(epoch, 5, 19, 100.0))
+
+
+ALL = {
+    "ubs": UBS,
+    "ubs_half": UBS,
+    "active": ActiveBias,
+    "active_lc": lambda: ActiveBias(mode="quantized", correlation="mutual_information"),
+    "recency": RecencyBias,
+    "recent_lc": lambda: RecencyBias(correlation="mutual_information"),
+    "hard": HardImbalance,
+    "balance": Balance,
+    "random": Random,
+}
+
+
+def make(name: str) -> Strategy:
+    strategy: Strategy = ALL[name]()
+    if name == "ubs_half":
+        strategy.history_dtype = torch.float16
+    return strategy
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_state_survives_a_file_that_only_holds_weights(name: str, visits: Visits) -> None:
+    strategy, other = make(name), make(name)
+    trained(strategy, visits)
+    file = io.BytesIO()
+    torch.save(strategy.state_dict(), file)
+    file.seek(0)
+    visits.reset(other)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other.probabilities(5.0), strategy.probabilities(5.0))
+    later = Visits(seed=9)
+    for one in (strategy, other):
+        later.show(one)
+        one.measure()
+    assert torch.equal(other.probabilities(5.0), strategy.probabilities(5.0))
+    for attribute in ("uncertainty", "correlation", "weights"):
+        one, two = getattr(strategy, attribute), getattr(other, attribute)
+        assert (one is None and two is None) or torch.equal(one, two)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_saved_state_does_not_change_when_training_goes_on(name: str, visits: Visits) -> None:
+    strategy = trained(make(name), visits)
+    state = strategy.state_dict()
+    frozen = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+    Visits(seed=3).show(strategy)
+    strategy.measure()
+    for key, value in frozen.items():
+        assert torch.equal(state[key], value) if isinstance(value, torch.Tensor) else state[key] == value
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_reset_forgets_everything(name: str, visits: Visits) -> None:
+    strategy, fresh = trained(make(name), visits), make(name)
+    later = Visits(seed=5)
+    for one in (strategy, fresh):
+        later.reset(one)
+        assert one.uncertainty is None
+        assert one.weights is None
+        later.show(one)
+        one.measure()
+    assert torch.equal(strategy.probabilities(5.0), fresh.probabilities(5.0))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_updates_do_not_wait_for_the_device(name: str, visits: Visits) -> None:
+    strategy = make(name)
+    visits.reset(strategy)
+    ids, probs, targets = torch.tensor([3, 7, N]), torch.rand(3, Q), torch.ones(3, Q)
+    with forbid_host_wait():
+        strategy.update(ids, probs, targets)
+        strategy.update(ids, probs, targets)
+    strategy.update(ids.to("meta"), probs.to("meta"), targets.to("meta"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_spare_id_is_never_remembered(name: str, visits: Visits) -> None:
+    strategy, other = trained(make(name), visits), trained(make(name), visits)
+    spare = torch.full((3,), N)
+    other.update(spare, torch.rand(3, Q), torch.ones(3, Q))
+    other.measure()
+    assert torch.equal(strategy.probabilities(5.0), other.probabilities(5.0))
+
+
+@pytest.mark.parametrize("name", ["ubs", "active", "recency"])
+def test_nothing_is_measured_before_the_first_prediction(name: str, visits: Visits) -> None:
+    strategy = make(name)
+    visits.reset(strategy)
+    strategy.measure()
+    assert strategy.uncertainty is None
+    assert strategy.weights is None
+    assert strategy.probabilities(9.0).tolist() == pytest.approx([1 / N] * N)
+
+
+@pytest.mark.parametrize("name", ["ubs", "active_lc", "recent_lc"])
+def test_blocks_of_rows_and_no_snapshot_give_the_same(
+    name: str, visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained(make(name), visits)
+    monkeypatch.setattr(correlation, "_BLOCK_ROWS", 1)
+    monkeypatch.setattr(correlation, "_BLOCK_CELLS", 7 * Q * 5)
+    monkeypatch.setattr(uncertainty, "SNAPSHOT_BYTES", 0)
+    blocked = trained(make(name), visits)
+    assert torch.equal(blocked.probabilities(20.0), whole.probabilities(20.0))
+    assert torch.equal(blocked.uncertainty, whole.uncertainty)
+    assert torch.equal(blocked.correlation, whole.correlation)
+
+
+def test_half_precision_history_stays_close_to_single(visits: Visits) -> None:
+    half, single = trained(make("ubs_half"), visits), trained(make("ubs"), visits)
+    assert torch.allclose(half.uncertainty, single.uncertainty, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", [Balance, HardImbalance])
+def test_strategies_that_need_matrices_say_so(kind: type[Strategy]) -> None:
+    with pytest.raises(ValueError, match="labels="):
+        kind().reset(5)
+
+
+def test_hard_imbalance_without_targets_says_so(visits: Visits) -> None:
+    strategy = HardImbalance()
+    visits.reset(strategy)
+    with pytest.raises(ValueError, match="targets="):
+        strategy.update(torch.tensor([0]), torch.rand(1, Q))
+
+
+@pytest.mark.parametrize("name", ["random", "balance"])
+def test_random_and_balance_visit_every_sample_once(name: str, visits: Visits) -> None:
+    strategy = make(name)
+    visits.reset(strategy)
+    order = strategy.draw(strategy.uniform(), 8, 4, torch.Generator().manual_seed(0), "batch")
+    assert sorted(order.tolist()) == list(range(N))
+    assert not strategy.warms_up
+    assert not strategy.needs_predictions
+
+
+def test_balance_batches_have_the_label_proportions_of_the_whole() -> None:
+    labels = torch.zeros(40, 2)
+    labels[:8, 0] = 1
+    labels[4:24, 1] = 1
+    strategy = Balance()
+    strategy.reset(40, labels)
+    order = strategy.draw(strategy.uniform(), 10, 4, torch.Generator().manual_seed(0), "batch")
+    assert [batch.sum(0).tolist() for batch in torch.split(labels[order], 10)] == [[2.0, 5.0]] * 4
+
+
+@pytest.mark.parametrize("name", ["ubs", "recency", "hard"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+def test_selected_epochs_prefer_likely_samples(name: str, replacement: Any, visits: Visits) -> None:
+    strategy = trained(make(name), visits)
+    probabilities = strategy.probabilities(1000.0)
+    counts = torch.zeros(N)
+    for seed in range(40):
+        order = strategy.draw(probabilities, 5, 3, torch.Generator().manual_seed(seed), replacement)
+        counts += torch.bincount(order, minlength=N)
+    likely = probabilities >= probabilities.median()
+    assert counts[likely].mean() > 2 * counts[~likely].mean()

@@ -1,0 +1,104 @@
+"""A training step never makes the host wait for the device because of the selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from no_host_wait import HostWaitError, forbid_host_wait
+from tiny_training import Tiny, data, fit, loader, trainer
+
+from lightning_ubs import UBS, ActiveBias, BatchSelection, HardImbalance, RecencyBias
+
+
+class Guarded(BatchSelection):
+    """Runs the hooks of every step where waiting raises."""
+
+    steps = 0
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        with forbid_host_wait():
+            super().on_train_batch_start(*args)
+
+    def on_before_backward(self, *args: Any) -> None:
+        with forbid_host_wait():
+            super().on_before_backward(*args)
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        with forbid_host_wait():
+            super().on_train_batch_end(*args)
+        self.steps += 1
+
+
+class Elsewhere(BatchSelection):
+    """Keeps its state on a device that has no values, so that nothing can be read back from it."""
+
+    steps = 0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        super().on_train_batch_end(*args)
+        self.steps += 1
+
+    def on_train_epoch_end(self, *args: Any) -> None:
+        return
+
+
+class ReturnsProbs(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        logits = self.net(batch[0][:, 1:])
+        return {"loss": self.loss(logits, batch[1]), "probs": logits.sigmoid()}
+
+
+class ReturnsLogits(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        logits = self.net(batch[0][:, 1:])
+        return {"loss": self.loss(logits, batch[1]), "logits": logits}
+
+
+class CallsForward(Tiny):
+    def record(self, *args: Any) -> None:
+        return
+
+
+class CallsForwardOfUnknownKind(CallsForward):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 1.5
+
+
+MODULES = [ReturnsProbs, ReturnsLogits, CallsForward, CallsForwardOfUnknownKind]
+STRATEGIES = [UBS, RecencyBias, ActiveBias, HardImbalance]
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_step_waits_not_even_the_first(module: Any, strategy: Any) -> None:
+    guarded = Guarded(strategy(), warmup_epochs=1)
+    fit(guarded, module(), max_epochs=3)
+    assert guarded.steps == 18
+
+
+@pytest.mark.parametrize("replacement", ["none", "full"])
+def test_no_step_waits_for_other_ways_of_drawing(replacement: Any) -> None:
+    guarded = Guarded(UBS(), warmup_epochs=1, replacement=replacement)
+    fit(guarded, CallsForward(), max_epochs=3)
+    assert guarded.steps == 18
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("strategy", [UBS, HardImbalance])
+def test_no_step_reads_anything_back_from_the_device_of_the_state(module: Any, strategy: Any) -> None:
+    selection = Elsewhere(strategy(), warmup_epochs=1, device="meta")
+    with pytest.warns(UserWarning, match="nothing will be selected"):
+        trainer(selection, max_epochs=1).fit(module(), loader(data()))
+    assert selection.steps == 6
+
+
+def test_the_guard_would_notice() -> None:
+    class Waiting(UBS):
+        def update(self, ids: Any, probs: Any, targets: Any = None) -> None:
+            super().update(ids, probs, targets)
+            assert torch.isfinite(probs).all()
+
+    with pytest.raises(HostWaitError):
+        fit(Guarded(Waiting(), warmup_epochs=1), CallsForward())
