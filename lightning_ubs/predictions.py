@@ -245,7 +245,8 @@ def _checked(tensor: Tensor, rows: int, where: str) -> Tensor:
 
 
 def _in_unit_interval(raw: Tensor) -> Tensor:
-    return ((raw >= -TOLERANCE) & (raw <= 1 + TOLERANCE)).all(1)
+    low, high = raw.aminmax(dim=1)
+    return (low >= -TOLERANCE) & (high <= 1 + TOLERANCE)
 
 
 def _is_matrix(tensor: Tensor) -> bool:

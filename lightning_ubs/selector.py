@@ -67,7 +67,7 @@ class Selector:
         self.drift: float | None = None
         self._probabilities_epoch = -1
         self._batch_ids = torch.empty(0, dtype=torch.int64)
-        self._faults = torch.empty(0, dtype=torch.int64)
+        self._usable = torch.empty(0, dtype=torch.bool)
         self._announced = False
 
     def lay_out(self, layout: BatchLayout, start: int, end: int) -> None:
@@ -96,7 +96,7 @@ class Selector:
             ids = shuffled_pass(layout, generator)
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._without_repeats(self.plan)
-        self._faults = torch.full((layout.num_batches,), -1, dtype=torch.int64)
+        self._usable = torch.ones(len(ids), dtype=torch.bool)
         return self.plan
 
     def selects(self, epoch: int) -> bool:
@@ -115,21 +115,18 @@ class Selector:
         plan, batch = self.current
         self._check_labels(probs)
         if self._batch_ids.device != probs.device:
-            self._batch_ids, self._faults = self._batch_ids.to(probs.device), self._faults.to(probs.device)
-        size = plan.layout.global_batch_size
-        ids = self._batch_ids[batch * size : batch * size + len(probs)]
-        self.strategy.update(torch.where(usable, ids, plan.layout.num_samples), probs, targets)
-        self._faults[batch] = usable.int().cumprod(0).sum()
+            self._batch_ids, self._usable = self._batch_ids.to(probs.device), self._usable.to(probs.device)
+        first = batch * plan.layout.global_batch_size
+        rows = slice(first, first + len(probs))
+        self._usable[rows] = usable
+        self.strategy.update(torch.where(usable, self._batch_ids[rows], plan.layout.num_samples), probs, targets)
 
     def first_fault(self) -> tuple[int, int] | None:
         """(batch, sample id) of the first prediction of this epoch that could not be used; waits for the device."""
-        if self.plan is None:
+        if self.plan is None or bool(self._usable.all()):
             return None
-        for batch, row in enumerate(self._faults.tolist()):
-            ids = self.plan.global_batch(batch)
-            if 0 <= row < len(ids):
-                return batch, int(ids[row])
-        return None
+        place = int(self._usable.int().argmin())
+        return place // self.plan.layout.global_batch_size, int(self.plan.ids[place])
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """What this epoch's selection looks like, for loggers."""

@@ -51,7 +51,7 @@ def test_equation_runs_where_reading_a_tensor_is_forbidden(name: str) -> None:
         EQUATIONS[name]("cpu")
 
 
-@pytest.mark.parametrize("name", set(EQUATIONS) - {"weighted_order"})
+@pytest.mark.parametrize("name", sorted(set(EQUATIONS) - {"weighted_order"}))
 def test_equation_runs_on_a_device_that_has_no_values(name: str) -> None:
     EQUATIONS[name]("meta")
 
