@@ -3,19 +3,25 @@
 Attach :class:`BatchSelection` to a ``lightning.Trainer``; it chooses which samples the next mini-batches contain.
 """
 
-from lightning_ubs.callback import BatchSelection
-from lightning_ubs.errors import SelectionError
-from lightning_ubs.sampling import EpochPlan, SelectionSampler
-from lightning_ubs.strategies import (
-    UBS,
-    ActiveBias,
-    Balance,
-    HardImbalance,
-    Random,
-    RecencyBias,
-    Strategy,
-    UncertaintyStrategy,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_ubs.callback import BatchSelection
+    from lightning_ubs.errors import SelectionError
+    from lightning_ubs.sampling import EpochPlan, SelectionSampler
+    from lightning_ubs.strategies import (
+        UBS,
+        ActiveBias,
+        Balance,
+        HardImbalance,
+        Random,
+        RecencyBias,
+        Strategy,
+        UncertaintyStrategy,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,3 +40,25 @@ __all__ = [
     "UncertaintyStrategy",
     "__version__",
 ]
+
+_HOMES = {
+    "BatchSelection": "callback",
+    "SelectionError": "errors",
+    "EpochPlan": "sampling",
+    "SelectionSampler": "sampling",
+}
+_PARTS = ("callback", "data", "errors", "functional", "metrics", "models", "sampling", "state", "strategies")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that the command line answers before torch is loaded."""
+    if name in _PARTS:
+        return importlib.import_module(f"lightning_ubs.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'lightning_ubs' has no attribute {name!r}")
+    home = importlib.import_module(f"lightning_ubs.{_HOMES.get(name, 'strategies')}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PARTS})
