@@ -203,6 +203,12 @@ def agree_with_rank_zero(tensor: Tensor, device: torch.device) -> Tensor:
     return shared.to(tensor.device)
 
 
+def restart_loader(trainer: Trainer) -> None:
+    """Read the train loader from its beginning; older releases go on with what a tuner left of it."""
+    if trainer.fit_loop._data_fetcher is not None:
+        iter(trainer.fit_loop._data_fetcher)
+
+
 def silence_resume_warning() -> None:
     """Lightning warns that a resume in mid-epoch repeats samples; with a planned epoch it does not."""
     warnings.filterwarnings("ignore", message=".*resuming from a checkpoint that ended before the epoch ended.*")

@@ -22,6 +22,7 @@ from lightning_ubs._lightning import (
     check_loader,
     check_trainer,
     process_rank,
+    restart_loader,
     silence_resume_warning,
     with_sampler,
 )
@@ -118,6 +119,7 @@ class BatchSelection(Callback):
         self._loaded: dict[str, Any] | None = None
         self._begun = False
         self._served = False
+        self._aside = False
         self._seconds = 0.0
 
     @property
@@ -179,6 +181,11 @@ class BatchSelection(Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._let_go()
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._aside:
+            restart_loader(trainer)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -299,7 +306,8 @@ class BatchSelection(Callback):
     def _serve(self) -> tuple[EpochPlan, int]:
         """What the sampler follows; a plain shuffled pass while a tuner has put the callbacks aside."""
         layout = self._selector.layout
-        if layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer)):
+        self._aside = layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer))
+        if layout is not None and self._aside:
             return EpochPlan(0, shuffled_pass(layout, epoch_generator(self._selector.seed, 0)), layout), 0
         self._served = True
         with self._timed():
