@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from lightning_ubs.functional import recency_entropy
 from lightning_ubs.functional.selection import Quantizer
-from lightning_ubs.state import PredictionHistory
-from lightning_ubs.strategies.base import check_range
-from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
+from lightning_ubs.strategies.uncertainty import Correlation
+from lightning_ubs.strategies.window import WindowStrategy
 
 
-class RecencyBias(UncertaintyStrategy):
+class RecencyBias(WindowStrategy):
     """Prefers samples whose recent yes/no predictions disagree (Song et al., 2020), summed over labels.
 
     **What it does.** The entropy of the last T thresholded predictions of each label, summed, quantised and drawn with
@@ -42,18 +40,7 @@ class RecencyBias(UncertaintyStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
     ) -> None:
-        super().__init__(s0, correlation, bins, log_base, quantizer)
-        check_range("window", window, 2, whole=True)
-        self.window = int(window)
-
-    @property
-    def bytes_per_label(self) -> int:
-        """T predictions."""
-        return self.window * self.history_dtype.itemsize
-
-    def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory:
-        """The last T predictions."""
-        return PredictionHistory(self.num_samples, num_labels, self.window, self.history_dtype, device)
+        super().__init__(window, s0, correlation, bins, log_base, quantizer)
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """Entropy of the thresholded predictions."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from lightning_ubs.functional import label_uncertainty
 from lightning_ubs.functional.selection import Quantizer
-from lightning_ubs.state import PredictionHistory
 from lightning_ubs.strategies.base import check_range
-from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
+from lightning_ubs.strategies.uncertainty import Correlation
+from lightning_ubs.strategies.window import WindowStrategy
 
 
-class UBS(UncertaintyStrategy):
+class UBS(WindowStrategy):
     """Uncertainty-based batch selection with dynamic label correlations (AAAI 2025).
 
     **What it does.** A label is uncertain if its latest prediction is near 1/2 and if its last predictions wavered. A
@@ -52,20 +51,9 @@ class UBS(UncertaintyStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
     ) -> None:
-        super().__init__(s0, correlation, bins, log_base, quantizer)
+        super().__init__(window, s0, correlation, bins, log_base, quantizer)
         check_range("lambda1", lambda1, 0, 1)
-        check_range("window", window, 2, whole=True)
         self.lambda1 = float(lambda1)
-        self.window = int(window)
-
-    @property
-    def bytes_per_label(self) -> int:
-        """T predictions."""
-        return self.window * self.history_dtype.itemsize
-
-    def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory:
-        """The last T predictions."""
-        return PredictionHistory(self.num_samples, num_labels, self.window, self.history_dtype, device)
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """U = λ1·d + (1-λ1)·e."""

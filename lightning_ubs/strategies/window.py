@@ -1,0 +1,45 @@
+"""What strategies share that look at the last T predictions."""
+
+from __future__ import annotations
+
+import torch
+
+from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.state import PredictionHistory
+from lightning_ubs.strategies.base import check_range
+from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
+
+
+class WindowStrategy(UncertaintyStrategy):
+    """An uncertainty strategy that remembers the last ``window`` predictions of each sample.
+
+    Args:
+        window: how many predictions are remembered (T).
+        s0: selection pressure in the first selected epoch.
+        correlation: ``"mutual_information"`` or None.
+        bins: bins of U for the mutual information (τ).
+        log_base: base of its logarithm.
+        quantizer: ``"floor"`` or ``"ceil"``.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        s0: float,
+        correlation: Correlation | None,
+        bins: int,
+        log_base: float,
+        quantizer: Quantizer,
+    ) -> None:
+        super().__init__(s0, correlation, bins, log_base, quantizer)
+        check_range("window", window, 2, whole=True)
+        self.window = int(window)
+
+    @property
+    def bytes_per_label(self) -> int:
+        """T predictions."""
+        return self.window * self.history_dtype.itemsize
+
+    def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory:
+        """The last T predictions."""
+        return PredictionHistory(self.num_samples, num_labels, self.window, self.history_dtype, device)
