@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,14 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 """
 COMMANDS = ("train", "compare", "report", "data")
 DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
+
+
+class Stopped(BaseException):
+    """Carries an error past Hydra, which would announce it in its own words."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class UsageError(ValueError):
@@ -82,10 +91,11 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
         hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
     except (SystemExit, KeyboardInterrupt, UsageError):
         raise
-    except BaseException as error:
+    except (Exception, Stopped) as caught:
+        error = caught.error if isinstance(caught, Stopped) else caught
         sentence = None if wants_trace else explain(error, command, ready)
         if sentence is None:
-            raise
+            raise error from None
         return _complain(sentence, 1)
     finally:
         _restore("HYDRA_FULL_ERROR", before[0])
@@ -93,42 +103,33 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     return 0
 
 
+def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+    """Keep Hydra from announcing the error of a single run; in a sweep it says which run it was."""
+
+    @functools.wraps(task)
+    def run(config: DictConfig) -> Any:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        try:
+            return task(config)
+        except Exception as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise
+            raise Stopped(error) from None
+
+    return run
+
+
+@_guarded
 def train_task(config: DictConfig) -> float:
     """One run; returns the best validation Macro-AUC, so that sweepers can maximise it."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
+    from lightning_ubs.experiment.train import train
 
-    from lightning_ubs.experiment.config import GROUPS, check_run, check_types, compose_train, resolved, run_key
-    from lightning_ubs.experiment.grid import prepare_folder
-    from lightning_ubs.experiment.run import execute, monitored, write_summary
-    from lightning_ubs.experiment.store import ResultsStore
-
-    _quiet()
-    hydra_config = HydraConfig.get()
-    folder = Path(hydra_config.runtime.output_dir)
-    run = resolved(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
-    groups = [one for one in hydra_config.overrides.task if one.partition("=")[0] in GROUPS]
-    check_types(run, compose_train(groups))
-    check_run(run)
-    store = None
-    if run["results"] is not None:
-        store = ResultsStore(run["results"])
-        prepare_folder(store)
-        found = [one for one in store.records() if one["key"] == run_key(run) and one["status"] == "ok"]
-        if found:
-            _say(f"this run is in {store.folder} already: macro_auc {found[-1]['metrics']['macro_auc']:.4f}")
-            return monitored(found[-1])
-    OmegaConf.save(OmegaConf.create(run), folder / "config.yaml")
-    record = execute(run, folder, store)
-    if store is not None:
-        store.append(record)
-    write_summary(record, folder)
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
-    _say(f"test, at the best validation epoch {record['best_epoch']}: {metrics}")
-    _say(f"run folder: {folder}")
-    return monitored(record)
+    return train(config, _say)
 
 
+@_guarded
 def compare_task(config: DictConfig) -> None:
     """A grid, then its report."""
     from omegaconf import OmegaConf
@@ -149,6 +150,7 @@ def compare_task(config: DictConfig) -> None:
         )
 
 
+@_guarded
 def report_task(config: DictConfig) -> None:
     """The report of a results folder."""
     from omegaconf import OmegaConf
@@ -230,16 +232,6 @@ def _run_data(command: str, names: Sequence[str], options: dict[str, str]) -> in
             raise
         return _complain(sentence, 1)
     return 0
-
-
-def _quiet() -> None:
-    """Leave out what Lightning says about itself."""
-    import logging
-    import warnings
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for text in (".*does not have many workers.*", ".*LeafSpec.*", ".*available but not used.*"):
-        warnings.filterwarnings("ignore", text)
 
 
 def _restore(name: str, value: str | None) -> None:

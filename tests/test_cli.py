@@ -30,6 +30,7 @@ class KeepReturn(Callback):
 @pytest.fixture(autouse=True)
 def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests may share the machine
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
 

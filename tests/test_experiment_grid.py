@@ -18,8 +18,8 @@ from lightning_ubs.experiment.progress import Bar, Lines, span
 from lightning_ubs.experiment.store import ResultsStore
 
 COMPARE = [
-    sys.executable, "-m", "lightning_ubs.cli", "compare", "data=synthetic", "fold=[0,1,2]", "trainer.max_epochs=20",
-    "selection.warmup_epochs=1", "jobs=1", "report.formats=[html]",
+    sys.executable, "-m", "lightning_ubs.cli", "compare", "data=synthetic", "fold=[0,1]", "trainer.max_epochs=10",
+    "selection.warmup_epochs=1", "jobs=1", "report.formats=[csv]",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_a_worker_that_dies_takes_only_its_own_task_with_it(tmp_path: Path) -> N
 
 
 def children(pid: int) -> list[int]:
-    """Processes that a process started and that still run, but for Python's own helpers."""
+    """Processes that a process started and that still run, but for Python's resource tracker."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -84,15 +84,15 @@ def test_a_killed_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
         time.sleep(0.02)
     before = runs_in(folder)
-    assert 2 <= len(before) < 6
+    assert 2 <= len(before) < 4
     with open(folder / "runs.jsonl", "a", encoding="utf-8") as file:
         file.write('{"schema": 1, "key": "cut off in the mid')
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    assert f"6 runs, {len(before)} there already" in again.stdout
+    assert f"4 runs, {len(before)} there already" in again.stdout
     after = runs_in(folder)
     assert after[: len(before)] == before
-    assert len(after) == len({run["key"] for run in after}) == 6
+    assert len(after) == len({run["key"] for run in after}) == 4
     assert all(run["status"] == "ok" for run in after)
     store = ResultsStore(folder)
     assert all(store.read_trace(run["key"])["times_selected"].size for run in after)

@@ -67,6 +67,11 @@ def test_command_line_beats_the_experiment_and_its_scale() -> None:
     assert [(run.config["selection"]["lambda1"], run.config["trainer"]["max_epochs"]) for run in runs] == [(0.3, 2)]
 
 
+def test_a_dataset_may_be_written_as_in_the_paper() -> None:
+    runs = plan_runs(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
+    assert [run.config["data"]["name"] for run in runs] == ["yahoo-Arts1"]
+
+
 def test_the_same_run_is_planned_once() -> None:
     assert len(plan_runs(compare_config("selection=[ubs,ubs]", "fold=[0,0]"))) == 1
 
@@ -162,7 +167,10 @@ def test_any_folder_name_reaches_the_report_unchanged(text: str) -> None:
     assert OverridesParser.create().parse_override(f"results={quoted(text)}").value() == text
 
 
-def test_threads_are_divided_among_processes() -> None:
+def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert share_processors(1, 100) == (1, 1)
+    monkeypatch.delenv("OMP_NUM_THREADS")
     jobs, threads = share_processors(None, 100)
     assert jobs >= 1
     assert share_processors(1, 100) == (1, jobs * threads)

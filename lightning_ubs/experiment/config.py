@@ -1,0 +1,189 @@
+"""The configuration of a run: composed by Hydra, checked, identified by a hash."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONFIG_MODULE = "lightning_ubs.configs"
+GROUPS = ("data", "model", "selection", "trainer", "logger")
+
+# What changes neither a number nor a name: where a run happens and what is kept of it.
+_ASIDE: Mapping[str, tuple[str, ...]] = {
+    "data": ("data_dir", "num_workers"),
+    "selection": ("label", "save_state", "device"),
+    "trainer": (
+        "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
+        "num_sanity_val_steps", "deterministic",
+    ),
+}  # fmt: skip
+
+
+class ConfigError(ValueError):
+    """A key or value that the user gave cannot be used; the message names it, what is allowed, and what to do."""
+
+
+def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The configuration of ``lightning-ubs train`` as a plain dict, interpolations still in it.
+
+    Inside a Hydra application its own search path is used, so that configurations of the user are found.
+    """
+    from hydra import compose, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+
+    if GlobalHydra.instance().is_initialized():
+        return _unresolved(compose("train", list(overrides)))
+    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        return _unresolved(compose("train", list(overrides)))
+
+
+def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with every ``${...}`` replaced; a value that is still missing is an error."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue
+
+    try:
+        plain = OmegaConf.to_container(OmegaConf.create(dict(config)), resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        key = str(error.full_key or error.key)
+        raise ConfigError(f"{key} has no value; give one: {key}=VALUE.") from None
+    return dict(plain)  # type: ignore[arg-type]
+
+
+def check_types(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse a value whose type is not that of the default, such as text for a number."""
+    for key, default in leaves(defaults):
+        value = lookup(config, key)
+        wanted = _wanted(default, value)
+        if wanted:
+            raise ConfigError(f"{key}={value!r} must be {wanted}; the default is {default!r}.")
+
+
+def check_run(config: Mapping[str, Any]) -> None:
+    """Refuse what neither a constructor nor Lightning would refuse in a sentence."""
+    epochs = lookup(config, "trainer.max_epochs")
+    if not isinstance(epochs, int) or epochs < 1:
+        raise ConfigError(f"trainer.max_epochs={epochs!r} is out of range; it must be at least 1.")
+    seed = config["seed"]
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed={seed!r} is out of range; it must be from 0 to {2**32 - 1}.")
+
+
+def run_key(config: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits for everything that decides the outcome of a run."""
+    parts = {
+        group: {name: value for name, value in config[group].items() if name not in _ASIDE.get(group, ())}
+        for group in ("data", "model", "selection", "trainer")
+    }
+    path = config["data"].get("path")
+    if path is not None and Path(path).is_file():
+        parts["data"]["path"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return digest({**parts, "seed": config["seed"]})
+
+
+def digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a value as JSON; 1 and 1.0 are the same.
+
+    >>> digest({"s0": 100}) == digest({"s0": 100.0})
+    True
+    """
+    text = json.dumps(_canonical(value), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) of a nested mapping; a list is a value.
+
+    >>> list(leaves({"trainer": {"max_epochs": 3}, "seed": 0}))
+    [('trainer.max_epochs', 3), ('seed', 0)]
+    """
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + str(name), value
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, or None."""
+    for name in key.split("."):
+        if not isinstance(config, Mapping) or name not in config:
+            return None
+        config = config[name]
+    return config
+
+
+def assign(config: dict[str, Any], key: str, value: Any) -> bool:
+    """Set a dotted key that exists; tell whether it did."""
+    *path, last = key.split(".")
+    for name in path:
+        if not isinstance(config.get(name), dict):
+            return False
+        config = config[name]
+    if last not in config:
+        return False
+    config[last] = value
+    return True
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``"did you mean X? "`` for a near miss, else nothing.
+
+    >>> suggestion("lamda1", ["lambda1", "window"])
+    'did you mean lambda1? '
+    """
+    by_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_case, n=1)
+    return f"did you mean {by_case[close[0]]}? " if close else ""
+
+
+def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
+    """The error for a key that a configuration does not have."""
+    *path, last = key.split(".")
+    depth = len(path)
+    while depth and not isinstance(lookup(config, ".".join(path[:depth])), Mapping):
+        last, depth = path[depth - 1], depth - 1
+    place = ".".join(path[:depth])
+    siblings = lookup(config, place) if place else config
+    known = [str(name) for name in siblings]
+    chosen = siblings.get("name") if place in GROUPS else None
+    where = f" in {place}={chosen}" if chosen else f" in {place}" if place else ""
+    given = key if value is None else f"{key}={value}"
+    return ConfigError(
+        f"{given}: there is no key {last!r}{where}; {suggestion(last, known)}known are {', '.join(known)}."
+    )
+
+
+def _unresolved(config: Any) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    return dict(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+
+
+def _wanted(default: Any, value: Any) -> str:
+    """What the value should have been, or nothing if it is that."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if isinstance(default, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return "" if number else "a number"
+    if isinstance(default, list):
+        return "" if isinstance(value, list) else "a list"
+    return ""
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _canonical(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return value

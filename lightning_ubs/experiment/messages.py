@@ -1,0 +1,113 @@
+"""From an exception to the one sentence that a user needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_ubs.experiment.config import suggestion, unknown_key
+
+_EXPERIMENT = "experiment=NAME belongs to `lightning-ubs compare`, which runs several selections; train does one run."
+
+
+def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | None:
+    """One sentence for what a user can put right; None for anything else, which deserves its trace.
+
+    Args:
+        error: what was raised.
+        root: name of the configuration that was composed, such as ``"train"``.
+        arguments: what Hydra was given.
+    """
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, MissingConfigException):
+        return _missing_choice(error, arguments)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return _composition(error, root, arguments)
+    if isinstance(error, OSError) and error.filename is not None:
+        return (
+            f"cannot use {str(error.filename)!r} ({error.strerror}); choose another folder, for example with "
+            "hydra.run.dir=FOLDER or results=FOLDER."
+        )
+    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
+        return str(error)
+    if _is_ours(error):
+        return " ".join(str(error).split())
+    return None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error was raised on purpose, with a sentence for the user: those of this package, and Lightning's."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    return type(error).__module__.startswith("lightning_ubs.") or isinstance(error, MisconfigurationException)
+
+
+def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
+    path = str(error.missing_cfg_file or "").removesuffix(".yaml")
+    group, _, choice = path.rpartition("/")
+    known = [option for option in error.options or () if option != "default"]
+    if not group:
+        return f"there is no configuration {choice!r}; {suggestion(choice, known)}known are {', '.join(known)}."
+    more = " `lightning-ubs data list` describes them." if group == "data" else ""
+    return (
+        f"{group}={choice}: there is no such {group}; {suggestion(choice, known)}choose from {', '.join(known)}.{more}"
+    )
+
+
+def _unreadable(error: Any) -> str:
+    override = str(error.override)
+    if "=" not in override:
+        return f"cannot read the argument {override!r}; arguments have the form KEY=VALUE, see --help."
+    key, _, value = override.partition("=")
+    return f"cannot read {override!r}; put the value in quotes, such as {key}=\"'{value}'\", or see --help."
+
+
+def _composition(error: BaseException, root: str, arguments: Sequence[str]) -> str:
+    text = " ".join(str(error).split())
+    key = _key_of(error, text)
+    given = {one.lstrip("+~").partition("=")[0]: one.partition("=")[2] for one in arguments if "=" in one}
+    if key == "experiment" and root == "train":
+        return _EXPERIMENT
+    if key is not None and key in given and "ambiguous" not in text.lower():
+        known = _keys(root, arguments)
+        if known is not None:
+            return str(unknown_key(key.removeprefix("sweep."), given[key], known))
+    if "Ambiguous value" in text and key is not None:
+        return f"{key}={given.get(key)}: several values need the flag -m, which runs each of them; one value does not."
+    if "Missing mandatory value" in text and key is not None:
+        return f"{key} has no value; give one: {key}=VALUE."
+    return text
+
+
+def _key_of(error: BaseException, text: str) -> str | None:
+    full = getattr(error, "full_key", None) or getattr(error.__cause__, "full_key", None)
+    found = re.search(r"(?:override|override for|value|key) '([^']+)'", text) or re.search(r"argument '([^'=]+)=", text)
+    quoted = found[1].lstrip("+~").partition("=")[0] if found else None
+    return quoted or (str(full) if full else None)
+
+
+def _keys(root: str, arguments: Sequence[str]) -> dict[str, Any] | None:
+    """The keys that the configuration has with the user's groups, but without the values that were given."""
+    from hydra import compose, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    from lightning_ubs.experiment.config import CONFIG_MODULE, GROUPS
+
+    chosen = [one for one in arguments if one.partition("=")[0] in (*GROUPS, "experiment", "scale") and "," not in one]
+    GlobalHydra.instance().clear()
+    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        for overrides in (chosen, []):
+            try:
+                found: Any = OmegaConf.to_container(compose(root, overrides), resolve=False)
+                # Keys of a grid are written without "grid." on the command line.
+                return {**found.pop("grid", {}), **found}
+            except HydraException:
+                continue
+    return None

@@ -1,0 +1,148 @@
+"""What a run leaves behind: its curves, and what became of each sample."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_ubs.callback import BatchSelection
+from lightning_ubs.functional import window_fluctuation
+from lightning_ubs.state import PredictionHistory
+from lightning_ubs.strategies import UncertaintyStrategy
+
+# Curve of a record: the name under which it is logged.
+_LOGGED = {
+    "train_loss": "train_loss",
+    "val_macro_auc": "val_macro_auc",
+    "selection_seconds": "selection/seconds",
+    "pressure": "selection/pressure",
+    "effective_sample_size": "selection/effective_sample_size",
+    "correlation_drift": "selection/correlation_drift",
+}
+_CHUNK_CELLS = 2**22
+
+
+class Recorder(Callback):
+    """Keeps one value per epoch of each curve, and sums per sample. It must stand before ``selection`` in the list.
+
+    The time of an epoch is that of training and selection; validation and what is done here are left out.
+
+    Args:
+        selection: the callback to watch.
+        trace: whether to keep what became of each sample.
+        epochs: epochs whose label correlation is kept; None: first selected, middle and last.
+    """
+
+    def __init__(self, selection: BatchSelection, trace: bool = True, epochs: Sequence[int] | None = None) -> None:
+        self.selection = selection
+        self.trace = trace
+        self.epochs = epochs
+        self.curves: dict[str, list[Any]] = {name: [] for name in ("epoch", "epoch_seconds", *_LOGGED)}
+        self.correlations: dict[int, Tensor] = {}
+        self.times_selected = torch.zeros(0, dtype=torch.int64)
+        self._uncertainty = self._fluctuation = torch.zeros(0)
+        self._measured = 0
+        self._started = self._validation = self._elapsed = 0.0
+        self._epoch: int | None = None
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._collect(trainer)
+        self._epoch, self._validation = trainer.current_epoch, 0.0
+        self._started = time.perf_counter()
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation -= time.perf_counter()
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation += time.perf_counter()
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._elapsed = time.perf_counter() - self._started - self._validation
+        if self.trace:
+            self._watch(trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._collect(trainer)
+
+    @property
+    def best_epoch(self) -> int:
+        """Epoch of the best validation Macro-AUC, the first of equals."""
+        values = [-math.inf if value is None or math.isnan(value) else value for value in self.curves["val_macro_auc"]]
+        return int(self.curves["epoch"][int(np.argmax(values))])
+
+    def arrays(self) -> dict[str, Any]:
+        """The trace, as the results store documents it."""
+        found: dict[str, Any] = {}
+        if self.times_selected.numel():
+            found["times_selected"] = self.times_selected.numpy()
+        if self._measured:
+            found["mean_uncertainty"] = (self._uncertainty / self._measured).numpy()
+            found["fluctuation"] = (self._fluctuation / self._measured).numpy()
+        if self.correlations:
+            found["correlation_epochs"] = np.array(list(self.correlations))
+            found["correlations"] = torch.stack(list(self.correlations.values())).numpy()
+        return found
+
+    def _collect(self, trainer: Trainer) -> None:
+        """Take up the epoch before; all that it logged is known only when its last hook has run."""
+        if self._epoch is None:
+            return
+        logged = trainer.callback_metrics
+        for name, key in _LOGGED.items():
+            self.curves[name].append(float(logged[key]) if key in logged else None)
+        seconds = max(self._elapsed, self.curves["selection_seconds"][-1] or 0.0)
+        self.curves["epoch"].append(self._epoch)
+        self.curves["epoch_seconds"].append(seconds)
+        self._epoch = None
+
+    def _watch(self, trainer: Trainer) -> None:
+        epoch, selection = trainer.current_epoch, self.selection
+        if epoch in self._kept_epochs(trainer) and selection.correlation is not None:
+            self.correlations[epoch] = selection.correlation.detach().float().cpu().clone()
+        if epoch < selection.start_epoch and selection.strategy.warms_up:
+            return
+        if selection.plan is not None:
+            counts = torch.bincount(selection.plan.ids, minlength=selection.strategy.num_samples)
+            self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
+        uncertainty, fluctuation = selection.uncertainty, _fluctuation(selection)
+        if uncertainty is not None and fluctuation is not None:
+            mean = uncertainty.mean(1).cpu()
+            self._uncertainty = self._uncertainty + mean if self._measured else mean
+            self._fluctuation = self._fluctuation + fluctuation if self._measured else fluctuation
+            self._measured += 1
+
+    def _kept_epochs(self, trainer: Trainer) -> set[int]:
+        last = (trainer.max_epochs or 1) - 1
+        if self.epochs is not None:
+            return set(self.epochs)
+        first = min(self.selection.start_epoch, last)
+        return {first, (first + last) // 2, last}
+
+
+def _fluctuation(selection: BatchSelection) -> Tensor | None:
+    """Fluctuation averaged over labels, (n,), where predictions are remembered one by one."""
+    strategy = selection.strategy
+    if not isinstance(strategy, UncertaintyStrategy) or strategy.num_labels is None:
+        return None
+    memory = strategy.memory
+    if not isinstance(memory, PredictionHistory):
+        return None
+    rows = max(1, _CHUNK_CELLS // (memory.num_labels * memory.window))
+    parts = [
+        window_fluctuation(*memory.rows(first, min(first + rows, strategy.num_samples))).mean(1).cpu()
+        for first in range(0, strategy.num_samples, rows)
+    ]
+    return torch.cat(parts)
