@@ -246,7 +246,7 @@ class BatchSelection(Callback):
             sampler.release()
         self._samplers = []
         self._observer.detach()
-        self._trainer = None
+        self._trainer, self._begun, self._served = None, False, False
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""

@@ -163,6 +163,17 @@ def test_evaluation_is_untouched(tmp_path):
     assert "process_dataloader" not in vars(trainer.strategy)
 
 
+def test_testing_the_best_checkpoint_after_training_changes_nothing_of_the_selection(tmp_path):
+    best = ModelCheckpoint(tmp_path, monitor="val_loss")
+    trainer, module, selection, _ = fit(tmp_path, callbacks=[best])
+    before = selection.state_dict()
+    module.test_step = module.validation_step
+    trainer.test(module, DataLoader(make_data(), batch_size=26), ckpt_path="best")
+    after = selection.state_dict()
+    assert (after["epoch"], after["batch"]) == (before["epoch"], before["batch"])
+    assert torch.equal(after["strategy_state"]["history"], before["strategy_state"]["history"])
+
+
 def test_a_checkpoint_can_be_tested_and_then_trained_anew(tmp_path):
     trainer, module, _, _ = fit(tmp_path)
     trainer.save_checkpoint(tmp_path / "end.ckpt")
