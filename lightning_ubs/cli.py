@@ -168,23 +168,14 @@ def _report(results: str, options: dict[str, Any]) -> None:
 
 
 def _paper(value: Any) -> Path | None:
-    """The CSV of the paper's tables: a path, or true for the one beside the data or in the package."""
+    """The CSV of the paper's tables: a path, or true for the one in the package."""
     if value is None or value is False:
         return None
     if value is not True:
         return Path(str(value))
-    from lightning_ubs import report
-    from lightning_ubs.data.download import data_folder
-    from lightning_ubs.experiment.config import ConfigError
+    from lightning_ubs.report import PAPER_TABLES
 
-    places = [Path(str(report.__file__)).parent / "templates", data_folder()]
-    found = [place / "paper_tables.csv" for place in places if (place / "paper_tables.csv").is_file()]
-    if not found:
-        raise ConfigError(
-            f"report.paper=true needs paper_tables.csv in {places[-1]}; put it there, or give its path: "
-            "report.paper=FILE."
-        )
-    return found[0]
+    return PAPER_TABLES
 
 
 def _data(arguments: Sequence[str]) -> int:

@@ -89,7 +89,7 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["compare", "experiment=ablatoin"], ["experiment=ablatoin", "did you mean ablation?"]),
         (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
         (["report", "nothing", "report.titel=x"], ["report.titel=x", "did you mean title?"]),
-        (["report", "nothing", "report.paper=true"], ["paper_tables.csv", "report.paper=FILE"]),
+        (["report", "nothing", "report.paper=true"], ["nothing"]),
         (["data", "show", "yeest"], ["yeest", "did you mean 'yeast'?"]),
         (["data", "convert", "no.arff"], ["no.arff", "no such file"]),
     ],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_ubs.report import PAPER_TABLES
 from lightning_ubs.report.paper import paper_index, read_paper
 from lightning_ubs.report.significance import run_tests, table_units
 from lightning_ubs.report.statistics import (
@@ -24,9 +24,6 @@ from lightning_ubs.report.statistics import (
     nemenyi,
     paired_interval,
 )
-
-PAPER = Path(__file__).parents[1].parent / "shared" / "paper_tables.csv"
-needs_paper = pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables (paper_tables.csv) are not here")
 
 # The row "Avg" of the paper's three tables: Random, Balance, Active, Recent, Hard, Ours.
 PRINTED_RANKS = {
@@ -54,11 +51,10 @@ PRINTED_P = {
 }
 
 
-@needs_paper
 def test_all_54_average_ranks_of_the_paper_come_out() -> None:
     found = {
         (table.measure.title, block.model): " ".join(f"{rank:.2f}" for rank in block.average_ranks or ())
-        for table in read_paper(PAPER)
+        for table in read_paper(PAPER_TABLES)
         for block in table.blocks
     }
     assert found == PRINTED_RANKS
@@ -69,12 +65,11 @@ def paper_p_values() -> dict[tuple[str, str], list[str]]:
         (table.measure.title, block.model): [
             f"{pair.p:.4f}" for pair in run_tests(table_units(table, block), paper_index(table.methods)).pairs
         ]
-        for table in read_paper(PAPER)
+        for table in read_paper(PAPER_TABLES)
         for block in table.blocks
     }
 
 
-@needs_paper
 def test_the_14_safe_wilcoxon_p_values_of_the_paper_come_out() -> None:
     found = paper_p_values()
     checked = 0
@@ -90,7 +85,6 @@ def test_the_14_safe_wilcoxon_p_values_of_the_paper_come_out() -> None:
     assert found["Ranking loss", "CLIF"][3] == "0.0061"  # the paper prints 0.0081
 
 
-@needs_paper
 def test_32_of_all_45_wilcoxon_p_values_of_the_paper_come_out() -> None:
     found = paper_p_values()
     matches = [
@@ -99,9 +93,8 @@ def test_32_of_all_45_wilcoxon_p_values_of_the_paper_come_out() -> None:
     assert (sum(matches), len(matches)) == (32, 45)
 
 
-@needs_paper
 def test_ties_share_the_smallest_rank_and_not_the_mean_rank() -> None:
-    table = next(table for table in read_paper(PAPER) if table.measure.title == "Macro-AUC")
+    table = next(table for table in read_paper(PAPER_TABLES) if table.measure.title == "Macro-AUC")
     block = next(block for block in table.blocks if block.model == "DELA")
     hard = list(table.methods).index("Hard")
     assert f"{average_ranks(block.values, True)[hard]:.2f}" == "3.08"

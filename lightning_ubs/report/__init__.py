@@ -1,6 +1,11 @@
 """From a results folder to an answer: tables, tests, a verdict in words, figures, one HTML page."""
 
+from pathlib import Path
+
 from lightning_ubs.report.build import build_report
 from lightning_ubs.report.results import ReportError
 
-__all__ = ["ReportError", "build_report"]
+#: The numbers printed in the paper's three tables: metric, model, dataset, method, value, rank.
+PAPER_TABLES = Path(__file__).parent / "paper_tables.csv"
+
+__all__ = ["PAPER_TABLES", "ReportError", "build_report"]
