@@ -297,7 +297,7 @@ def test_the_report_leaves_matplotlib_as_it_found_it(fresh_process: dict[str, li
 
 
 def test_importing_the_report_imports_no_optional_package(fresh_process: dict[str, list[object]]) -> None:
-    assert fresh_process["imports"] == ["lightning_ubs"]
+    assert set(fresh_process["imports"]) <= {"lightning_ubs", "numpy"}
 
 
 # Machado, Oliveira and Fernandes (2009), full severity.
