@@ -103,7 +103,7 @@ class PredictionSource:
         return _checked(found[0].tensor, rows, _name(self._place))
 
     def probabilities(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities (b, q), and which rows (b,) can be used; the others hold 1/2.
+        """Probabilities (b, q), and which rows (b,) can be used; the others hold some number in [0, 1].
 
         Whether ``raw`` holds logits is decided at the first call and kept. Nothing here waits for the device.
         """
@@ -117,7 +117,7 @@ class PredictionSource:
             probs, usable = raw.sigmoid(), raw.isfinite().all(1)
         else:
             probs, usable = raw, _in_unit_interval(raw)
-        return torch.where(usable.unsqueeze(1), probs.clamp(0, 1), 0.5), usable
+        return probs.nan_to_num(nan=0.5).clamp_(0, 1), usable
 
     def resolve_kind(self) -> Kind | None:
         """What the predictions hold, in words; may wait for the device once."""

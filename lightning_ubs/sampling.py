@@ -107,7 +107,8 @@ class EpochPlan:
     def rank_sizes(self, batch: int) -> list[int]:
         """Samples of batch ``batch`` on each process."""
         world = self.layout.world_size
-        share, rest = divmod(max(len(self.global_batch(batch)), world), world)
+        size = self.layout.global_batch_size
+        share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
         return [share + (rank < rest) for rank in range(world)]
 
     @property

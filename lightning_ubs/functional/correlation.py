@@ -71,24 +71,24 @@ def _joint_counts(chunks: Iterable[Tensor], bins: int) -> tuple[Tensor, Tensor, 
 
 
 def _one_hot_upper_bins(uncertainty: Tensor, bins: int) -> Tensor:
-    """One-hot bins 1 .. bins-1 as (rows, q·(bins-1)) float32; bin 0 follows from the margins."""
+    """One-hot bins 1 .. bins-1 as (rows, (bins-1)·q) float32; bin 0 follows from the margins."""
     index = (uncertainty * bins).floor().clamp(0, bins - 1)
     upper = torch.arange(1, bins, device=index.device, dtype=index.dtype)
-    return (index.unsqueeze(-1) == upper).flatten(1).float()
+    return (index.unsqueeze(1) == upper.unsqueeze(1)).flatten(1).float()
 
 
 def _mutual_information(joint: Tensor, margin: Tensor, n: int, bins: int) -> Tensor:
-    """MI in nats from counts of the upper bins; ``joint`` is (q·k, q·k) and ``margin`` (q·k,), k = bins-1."""
+    """MI in nats from counts of the upper bins; ``joint`` is (k·q, k·q) and ``margin`` (k·q,), k = bins-1."""
     k = bins - 1
     q = margin.numel() // k
-    inner = joint.reshape(q, k, q, k)
-    upper = margin.reshape(q, k)
-    lowest = n - upper.sum(1)
-    left = upper.unsqueeze(0) - inner.sum(1)  # a in bin 0, b in bin j: (q, q, k)
-    right = upper.unsqueeze(2) - inner.sum(3)  # a in bin i, b in bin 0: (q, k, q)
-    corner = lowest.unsqueeze(0) - right.sum(1)  # both in bin 0: (q, q)
-    joint_sum = _xlogx(inner).sum((1, 3)) + _xlogx(left).sum(2) + _xlogx(right).sum(1) + _xlogx(corner)
-    margin_sum = _xlogx(upper).sum(1) + _xlogx(lowest)
+    inner = joint.reshape(k, q, k, q)
+    upper = margin.reshape(k, q)
+    lowest = n - upper.sum(0)
+    left = upper.unsqueeze(0) - inner.sum(0)  # a in bin 0, b in bin j: (q, k, q)
+    right = upper.unsqueeze(2) - inner.sum(2)  # a in bin i, b in bin 0: (k, q, q)
+    corner = lowest.unsqueeze(0) - right.sum(0)  # both in bin 0: (q, q)
+    joint_sum = _xlogx(inner).sum((0, 2)) + _xlogx(left).sum(1) + _xlogx(right).sum(0) + _xlogx(corner)
+    margin_sum = _xlogx(upper).sum(0) + _xlogx(lowest)
     information = (joint_sum - margin_sum.unsqueeze(0) - margin_sum.unsqueeze(1)) / n + math.log(n)
     return ((information + information.T) / 2).clamp(min=0)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -20,8 +18,11 @@ def binary_entropy(probs: Tensor) -> Tensor:
     >>> binary_entropy(torch.tensor([0.0, 0.5, 0.6, 1.0]))
     tensor([0.0000, 1.0000, 0.9710, 0.0000])
     """
-    entropy: Tensor = torch.special.entr(probs) + torch.special.entr(1 - probs)
-    return (entropy / math.log(2)).clamp(0, 1)
+    # 0 · log 0 is 0 here, because the logarithm is taken of something tiny instead.
+    tiny = torch.finfo(probs.dtype).tiny
+    rest = 1 - probs
+    entropy = probs * probs.clamp(min=tiny).log2() + rest * rest.clamp(min=tiny).log2()
+    return entropy.abs().clamp(max=1)
 
 
 def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:

@@ -53,9 +53,9 @@ class PredictionHistory:
         """Windows of samples first .. last-1 as (rows, T, q) float32, oldest first, and how many are valid."""
         visits = self.visits[first:last]
         order = (visits.unsqueeze(1) + torch.arange(self.window, device=visits.device)) % self.window
-        values = self.values[first:last]
-        window = values.gather(1, order.unsqueeze(-1).expand_as(values)).float()
-        return window, visits.clamp(max=self.window)
+        slots = order + self.window * torch.arange(first, last, device=visits.device).unsqueeze(1)
+        window = self.values.view(-1, self.num_labels).index_select(0, slots.flatten()).float()
+        return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 
     def to(self, device: torch.device) -> None:
         """Move the buffer."""
