@@ -8,6 +8,7 @@ import importlib.resources
 import inspect
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,3 +181,16 @@ def test_everything_public_is_there_and_documented() -> None:
         assert name == "__version__" or inspect.getdoc(getattr(lightning_ubs, name))
     for name in lightning_ubs.functional.__all__:
         assert inspect.getdoc(getattr(lightning_ubs.functional, name))
+
+
+def test_every_package_is_installed() -> None:
+    root = PACKAGE.parent
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(file.parent.relative_to(root).parts) for file in PACKAGE.rglob("__init__.py")}
+    assert set(listed) == found | {"lightning_ubs.configs"}
+
+
+def test_the_readme_and_ci_run_the_same_test_command() -> None:
+    root = PACKAGE.parent
+    command = (root / ".ci" / "run").read_text().splitlines()[-1]
+    assert command in (root / "README.md").read_text().splitlines()
