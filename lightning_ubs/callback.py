@@ -120,6 +120,7 @@ class BatchSelection(Callback):
         self._begun = False
         self._served = False
         self._aside = False
+        self._goes_on = False
         self._seconds = 0.0
 
     @property
@@ -165,10 +166,11 @@ class BatchSelection(Callback):
         if sum(isinstance(c, BatchSelection) and c.loader == self.loader for c in callbacks_of(trainer)) > 1:
             raise SelectionError("there are two BatchSelection callbacks for one loader; keep one of them.")
         self._trainer, self._loaded, self._begun, self._served = trainer, None, False, False
-        if trainer.current_epoch == 0:
-            self._selector.forget()
-        else:
+        self._goes_on = trainer.current_epoch > 0
+        if self._goes_on:
             self._selector.plan = None
+        else:
+            self._selector.forget()
         self._seam = LoaderSeam(trainer, self._take_loader, self.loader)
         if self.strategy.needs_predictions:
             self._observer.attach(pl_module)
@@ -272,8 +274,7 @@ class BatchSelection(Callback):
     def _begin(self, dataset: Any, layout: BatchLayout) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and take up a checkpoint."""
         n, name = layout.num_samples, type(self.strategy).__name__
-        going_on = self._loaded is None and self._fitting.current_epoch > 0 and self.strategy.num_samples == n
-        if not going_on:
+        if not (self._goes_on and self._loaded is None and self.strategy.num_samples == n):
             labels = label_matrix(self.labels, dataset, n, name) if self.strategy.needs_labels else None
             features = feature_matrix(self.features, dataset, n, name) if self.strategy.needs_features else None
             self.strategy.reset(n, labels, features)

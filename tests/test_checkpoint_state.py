@@ -102,6 +102,16 @@ def test_a_checkpoint_without_selection_can_be_continued_with_it(tmp_path):
     assert max(module.seen) == (5, 6)
 
 
+def test_what_another_training_taught_is_forgotten_when_a_checkpoint_without_selection_is_continued(tmp_path):
+    trainer = make_trainer(tmp_path, [], max_epochs=3)
+    trainer.fit(Recorder(), make_loader(make_data()))
+    trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    used, fresh = make_selection(), make_selection()
+    train(tmp_path, used, max_epochs=4)
+    runs = [train(tmp_path, selection, ckpt=tmp_path / "plain.ckpt")[1] for selection in (used, fresh)]
+    assert runs[0].seen == runs[1].seen
+
+
 def test_compact_checkpoints_are_small_and_go_on_validly(tmp_path):
     full = saved(tmp_path).stat().st_size
     compact = make_selection(save_state="weights")
