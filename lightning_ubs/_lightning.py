@@ -203,6 +203,12 @@ def agree_with_rank_zero(tensor: Tensor, device: torch.device) -> Tensor:
     return shared.to(tensor.device)
 
 
+def saved_after_batch(trainer: Trainer) -> int | None:
+    """The batch at whose end the checkpoint was taken, while callbacks were being told; else None."""
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    return int(progress.completed) if progress.completed == progress.processed - 1 else None
+
+
 def restart_loader(trainer: Trainer) -> None:
     """Read the train loader from its beginning; older releases go on with what a tuner left of it."""
     if trainer.fit_loop._data_fetcher is not None:

@@ -23,6 +23,7 @@ from lightning_ubs._lightning import (
     check_trainer,
     process_rank,
     restart_loader,
+    saved_after_batch,
     silence_resume_warning,
     with_sampler,
 )
@@ -37,10 +38,10 @@ from lightning_ubs.strategies import UBS, Strategy
 from lightning_ubs.strategies.base import check_range
 from lightning_ubs.targets import Targets
 
-_SHIFTED = (
-    "Lightning and the plan count batches differently, because the checkpoint was taken before BatchSelection saw its "
-    "last batch: every id stays right, but a batch is trained twice. Put BatchSelection first in callbacks= to resume "
-    "exactly."
+_ONE_BATCH_UNSEEN = (
+    "The checkpoint was taken by a callback that stands before BatchSelection, which had not seen the last batch yet: "
+    "every id stays right, but the predictions of that batch are missing. Put BatchSelection first in callbacks= to "
+    "resume exactly."
 )
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -207,8 +208,6 @@ class BatchSelection(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
-            if batch_idx != self._selector.position.batch:
-                rank_zero_warn(_SHIFTED, category=UserWarning)
             if self.strategy.needs_predictions:
                 batch = batch if self.loader is None else batch[self.loader]
                 self._selector.learn(*self._observer.observe(self._selector.current, pl_module, outputs, batch))
@@ -302,6 +301,9 @@ class BatchSelection(Callback):
                 category=UserWarning,
             )
         self._selector.load_state_dict(state)
+        if saved_after_batch(self._fitting) == self._selector.position.batch:
+            rank_zero_warn(_ONE_BATCH_UNSEEN, category=UserWarning)
+            self._selector.position.batch += 1
         self._observer.kind = state["kind"]
 
     def _serve(self) -> tuple[EpochPlan, int]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from resume_tools import STRATEGIES, Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
+from resume_tools import (
+    STRATEGIES,
+    PlanCheck,
+    Recorder,
+    make_data,
+    make_loader,
+    make_selection,
+    make_trainer,
+    weights_of,
+)
 
 CUT_EPOCH = 3
 MOMENTS = ("mid_epoch", "last_batch", "validation_end", "train_epoch_end", "exception", "every_n_train_steps")
@@ -79,3 +89,24 @@ def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_wei
     record_property("equal_resumes", equal)
     print(f"{name}, {workers} workers: {equal} of {len(MOMENTS)} resumes equal")
     assert equal == len(MOMENTS)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpoint_taken_before_selection_saw_the_batch_keeps_ids_right_and_says_so(tmp_path, workers):
+    data, runs = make_data(), []
+    for ckpt in (None, tmp_path / "mid_epoch.ckpt", tmp_path / "last_batch.ckpt"):
+        module, selection = Recorder(), make_selection()
+        trainer = make_trainer(tmp_path, [SaveAt(tmp_path) if ckpt is None else L.Callback(), selection])
+        trainer.callbacks.append(PlanCheck(selection))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.fit(module, make_loader(data, workers=workers), ckpt_path=ckpt)
+        runs.append((module.seen, any("Put BatchSelection first" in str(w.message) for w in caught)))
+    (whole, _), (mid, mid_warned), (last, last_warned) = runs
+    assert mid_warned
+    assert last_warned
+    assert min(mid) == (CUT_EPOCH, 3)
+    assert min(last) == (CUT_EPOCH + 1, 0)
+    assert {key: ids for key, ids in mid.items() if key[0] == CUT_EPOCH} == {
+        key: ids for key, ids in whole.items() if key[0] == CUT_EPOCH and key[1] >= 3
+    }
