@@ -188,6 +188,29 @@ def test_the_command_runs_as_a_module_and_tells_its_version() -> None:
     assert run.stdout == "lightning-ubs 0.1.0\n"
 
 
+# How many runs the small form of each experiment has, and a word that its page must show.
+EXPERIMENTS = {
+    "paper_table": (36, "dela"),
+    "ablation": (16, "Recent_LC"),
+    "lambda_sensitivity": (None, "λ1"),
+    "grid_s0_T": (40, "s0"),
+    "convergence": (None, "Validation"),
+    "correlation_drift": (None, "drift"),
+    "time": (None, "epoch"),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_small_form_of_every_experiment_runs_to_its_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, word = EXPERIMENTS[name]
+    command = ["compare", f"experiment={name}", "scale=smoke", "jobs=1", "results=out", "report.formats=[html]"]
+    assert main(command) == 0
+    records = ResultsStore("out").records()
+    assert {record["status"] for record in records} == {"ok"}
+    assert runs in (None, len(records))
+    assert word in Path("out/report/index.html").read_text()
+
+
 def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "experiment=ablation", "scale=smoke", "model=mlp", "fold=0", "jobs=1", "results=out"]
     assert main([*command, "report.formats=[html,csv]"]) == 0
