@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.functional import window_fluctuation
+from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.state import PredictionHistory
 from lightning_ubs.strategies import UncertaintyStrategy
 
@@ -27,7 +28,6 @@ _LOGGED = {
     "effective_sample_size": "selection/effective_sample_size",
     "correlation_drift": "selection/correlation_drift",
 }
-_CHUNK_CELLS = 2**22
 
 
 class Recorder(Callback):
@@ -140,7 +140,7 @@ def _fluctuation(selection: BatchSelection) -> Tensor | None:
     memory = strategy.memory
     if not isinstance(memory, PredictionHistory):
         return None
-    rows = max(1, _CHUNK_CELLS // (memory.num_labels * memory.window))
+    rows = block_rows(memory.num_labels * memory.window)
     parts = [
         window_fluctuation(*memory.rows(first, min(first + rows, strategy.num_samples))).mean(1).cpu()
         for first in range(0, strategy.num_samples, rows)
