@@ -30,7 +30,13 @@ class Balance(Strategy):
     def __init__(self) -> None:
         self._labels = torch.empty(0)
 
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
         """Keep the label matrix."""
         super().reset(num_samples)
         if labels is None:
