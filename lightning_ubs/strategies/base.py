@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs.functional import draw_plan, weighted_order
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional.drawing import Replacement
 
 
 class Strategy(ABC):
