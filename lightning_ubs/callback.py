@@ -28,12 +28,13 @@ from lightning_ubs._lightning import (
     with_sampler,
 )
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional import shuffled_pass
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.matrices import feature_matrix, label_matrix
 from lightning_ubs.observation import StepObserver
 from lightning_ubs.predictions import Outputs
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
-from lightning_ubs.selector import Position, Selector, shuffled_pass
+from lightning_ubs.selector import Position, Selector
 from lightning_ubs.strategies import UBS, Strategy
 from lightning_ubs.strategies.base import check_range
 from lightning_ubs.targets import Targets
@@ -311,7 +312,9 @@ class BatchSelection(Callback):
         layout = self._selector.layout
         self._aside = layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer))
         if layout is not None and self._aside:
-            return EpochPlan(0, shuffled_pass(layout, epoch_generator(self._selector.seed, 0)), layout), 0
+            count = layout.num_batches * layout.global_batch_size
+            ids = shuffled_pass(layout.num_samples, count, epoch_generator(self._selector.seed, 0))
+            return EpochPlan(0, ids, layout), 0
         self._served = True
         with self._timed():
             return self._selector.next_plan(self._share)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import check_replacement, repeats_in_rows
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional import check_replacement, repeats_in_rows, shuffled_pass
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
 
@@ -93,7 +93,7 @@ class Selector:
             size, batches = layout.global_batch_size, layout.num_batches
             ids = self.strategy.draw(self.probabilities, size, batches, generator, self.replacement)
         else:
-            ids = shuffled_pass(layout, generator)
+            ids = shuffled_pass(layout.num_samples, layout.num_batches * layout.global_batch_size, generator)
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._without_repeats(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
@@ -233,12 +233,6 @@ class Selector:
             return plan.ids
         ids = plan.ids.view(-1, plan.layout.global_batch_size)
         return torch.where(repeats_in_rows(ids), plan.layout.num_samples, ids).flatten()
-
-
-def shuffled_pass(layout: BatchLayout, generator: torch.Generator) -> Tensor:
-    """Every sample once, in random order."""
-    order = torch.randperm(layout.num_samples, generator=generator)
-    return order[: layout.num_batches * layout.global_batch_size]
 
 
 def _check_state(state: dict[str, Any], strategy: Strategy) -> None:

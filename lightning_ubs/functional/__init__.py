@@ -1,14 +1,16 @@
 """The paper's equations as pure functions of tensors, on any device, without waiting for it."""
 
-from lightning_ubs.functional.baselines import (
-    hardness_probabilities,
-    imbalance_weights,
-    prediction_spread,
-    proportional_probabilities,
-    recency_entropy,
-)
+from lightning_ubs.functional.active import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
-from lightning_ubs.functional.plan import check_replacement, draw_plan, repeats_in_rows, weighted_order
+from lightning_ubs.functional.drawing import (
+    check_replacement,
+    draw_plan,
+    repeats_in_rows,
+    shuffled_pass,
+    weighted_order,
+)
+from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
+from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
     min_max_scale,
     raw_weights,
@@ -36,6 +38,7 @@ __all__ = [
     "sample_weights",
     "selection_pressure",
     "selection_probabilities",
+    "shuffled_pass",
     "stratified_order",
     "uncertainty_correlation",
     "weighted_order",

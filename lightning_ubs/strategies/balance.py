@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs.functional import stratified_order
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.base import Strategy
 
 

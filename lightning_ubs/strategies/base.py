@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from lightning_ubs._arguments import call_repr
 from lightning_ubs.functional import draw_plan, weighted_order
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional.drawing import Replacement
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional import shuffled_pass
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.base import Strategy
 
 
@@ -31,4 +31,4 @@ class Random(Strategy):
         self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
         """A random order of all samples; the last batch may be short."""
-        return torch.randperm(self.num_samples, generator=generator)[: num_batches * batch_size]
+        return shuffled_pass(self.num_samples, num_batches * batch_size, generator)

@@ -62,6 +62,15 @@ def draw_plan(
     return _distinct_batches(probabilities, batch_size, num_batches, generator)
 
 
+def shuffled_pass(num_samples: int, count: int, generator: Generator) -> Tensor:
+    """The first ``count`` ids of a random order of all samples: a plain epoch, as a shuffling DataLoader makes it.
+
+    >>> sorted(shuffled_pass(4, 4, torch.Generator().manual_seed(0)).tolist())
+    [0, 1, 2, 3]
+    """
+    return torch.randperm(num_samples, generator=generator, device=generator.device)[:count]
+
+
 def weighted_order(probabilities: Tensor, generator: Generator) -> Tensor:
     """All n ids in the order of drawing without replacement: an exponential race with rates P."""
     race = torch.empty_like(probabilities).exponential_(generator=generator) / probabilities

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lightning_ubs.functional import draw_plan, plan, repeats_in_rows, weighted_order
+from lightning_ubs.functional import draw_plan, drawing, repeats_in_rows, shuffled_pass, weighted_order
 
 # Seeds are fixed, so a right implementation never fails; a wrong one is off by far more than this.
 IMPLAUSIBLE = 1e-4
@@ -39,13 +39,13 @@ def assert_distributed_as(outcomes: list[tuple[int, ...]], expected: dict[tuple[
 def races(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches each exponential race completed."""
     calls: list[int] = []
-    race: Callable[..., torch.Tensor] = plan._complete_by_race
+    race: Callable[..., torch.Tensor] = drawing._complete_by_race
 
     def counted(batches: torch.Tensor, *rest: object) -> torch.Tensor:
         calls.append(len(batches))
         return race(batches, *rest)
 
-    monkeypatch.setattr(plan, "_complete_by_race", counted)
+    monkeypatch.setattr(drawing, "_complete_by_race", counted)
     return calls
 
 
@@ -54,7 +54,7 @@ def test_batches_are_distributed_as_sequential_draws_without_replacement(
     path: str, races: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path == "race":
-        monkeypatch.setattr(plan, "_ROUNDS", 0)
+        monkeypatch.setattr(drawing, "_ROUNDS", 0)
     drawn = draw_plan(torch.tensor(SKEWED), 2, 30_000, seeded(), "batch")
     assert sum(races) == (30_000 if path == "race" else 0)
     assert_distributed_as([tuple(row) for row in drawn.tolist()], reference.ordered_draws(SKEWED, 2))
@@ -71,7 +71,7 @@ def test_triples_are_distributed_as_sequential_draws_without_replacement(path: s
 
 def test_a_race_continues_batches_that_are_partly_filled_as_sequential_draws_would() -> None:
     started = torch.tensor([[2, -1, -1]]).repeat(20_000, 1)
-    drawn = plan._complete_by_race(started, torch.tensor(SKEWED, dtype=torch.float64), seeded(1))
+    drawn = drawing._complete_by_race(started, torch.tensor(SKEWED, dtype=torch.float64), seeded(1))
     rest = [p if i != 2 else 0.0 for i, p in enumerate(SKEWED)]
     expected = {(2, *ids): p for ids, p in reference.ordered_draws(rest, 2).items() if p > 0}
     assert_distributed_as([tuple(row) for row in drawn.tolist()], expected)
@@ -80,7 +80,7 @@ def test_a_race_continues_batches_that_are_partly_filled_as_sequential_draws_wou
 @pytest.mark.parametrize("path", ["rejection", "race"])
 def test_batches_are_independent_of_each_other(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if path == "race":
-        monkeypatch.setattr(plan, "_ROUNDS", 0)
+        monkeypatch.setattr(drawing, "_ROUNDS", 0)
     drawn = draw_plan(torch.tensor(SKEWED), 2, 40_000, seeded(5), "batch").sort(1).values
     sets = {pair: k for k, pair in enumerate(itertools.combinations(range(5), 2))}
     kinds = np.array([sets[tuple(row)] for row in drawn.tolist()])
@@ -99,6 +99,14 @@ def test_a_pass_without_repeats_is_distributed_as_one_long_sequential_draw() -> 
     probs, generator = torch.tensor([0.1, 0.2, 0.3, 0.4]), seeded(4)
     outcomes = [tuple(draw_plan(probs, 2, 2, generator, "none").flatten().tolist()) for _ in range(8_000)]
     assert_distributed_as(outcomes, reference.ordered_draws([0.1, 0.2, 0.3, 0.4], 4))
+
+
+@pytest.mark.parametrize("count", [0, 5, 12])
+def test_a_shuffled_pass_is_the_start_of_a_random_order_of_all_samples(count: int) -> None:
+    whole = shuffled_pass(12, 12, seeded(3))
+    assert sorted(whole.tolist()) == list(range(12))
+    assert torch.equal(shuffled_pass(12, count, seeded(3)), whole[:count])
+    assert not torch.equal(shuffled_pass(12, 12, seeded(4)), whole)
 
 
 def test_a_weighted_order_holds_every_id_once_and_impossible_ones_last() -> None:
