@@ -88,8 +88,8 @@ def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> N
     n = len(dataloader.dataset)  # type: ignore[arg-type]
     if _is_plain(sampler, RandomSampler):
         plain = not sampler.replacement and sampler.num_samples == n
-    elif type(sampler) is torch.utils.data.DistributedSampler:
-        size = len(sampler.dataset)  # type: ignore[arg-type]
+    elif _is_plain(sampler, torch.utils.data.DistributedSampler):
+        size = len(sampler.dataset)
         plain = (sampler.rank, sampler.num_replicas, size) == (rank, world_size, n)
         if not plain:
             raise SelectionError(
@@ -109,7 +109,8 @@ def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> N
 def _is_plain(value: Any, kind: type) -> bool:
     """Whether ``value`` is of ``kind`` itself, as torch has it or as torchdata's stateful loader does."""
     own = type(value)
-    return own is kind or (own.__name__ == kind.__name__ and own.__module__.startswith("torchdata.stateful_dataloader"))
+    stateful = own.__module__.startswith("torchdata.stateful_dataloader")
+    return own is kind or (stateful and own.__name__.removeprefix("Stateful") == kind.__name__)
 
 
 def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:

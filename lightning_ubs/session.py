@@ -79,6 +79,7 @@ class FitSession:
         self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
         self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
         self._loader: DataLoader[Any] | None = None
+        self._sampler: SelectionSampler | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
         self._exit = ExitStack()
@@ -213,6 +214,7 @@ class FitSession:
         selector.lay_out(layout)
         own = isinstance(dataloader.sampler, SelectionSampler)
         sampler = dataloader.sampler if own else SelectionSampler(dataloader.dataset)
+        self._sampler = sampler
         sampler.bind(lambda: (self.plan_to_read(), 0), layout)
         self._loader = dataloader if own else _lightning.with_sampler(dataloader, sampler)
         follow(self._loader, self)
@@ -225,10 +227,10 @@ class FitSession:
     def _release_loader(self) -> None:
         if self._loader is not None:
             unfollow(self._loader)
-            sampler = self._loader.sampler
-            if isinstance(sampler, SelectionSampler):
-                sampler.release()
             self._loader = None
+        if self._sampler is not None:
+            self._sampler.release()
+            self._sampler = None
 
     def _prepare_strategy(self, dataloader: DataLoader[Any], n: int) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""
