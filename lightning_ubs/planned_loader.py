@@ -51,7 +51,7 @@ class _PlannedLoader(DataLoader[Any]):
 
     def start(self, plan: EpochPlan, first_batch: int, for_training: bool) -> Iterator[Any]:
         """Read ``plan`` from ``first_batch`` on."""
-        sampler = getattr(self.batch_sampler, "sampler", None)  # some loaders show another one as their own
+        sampler = getattr(self.batch_sampler, "sampler", None)
         assert isinstance(sampler, SelectionSampler)
         sampler.follow_once(plan, first_batch)
         if for_training:

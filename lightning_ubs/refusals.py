@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lightning_ubs._lightning import own_sampler
+from lightning_ubs._lightning import own_sampler, sampler_of
 from lightning_ubs.collectives import gather_objects
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.sampling import SelectionSampler
@@ -73,12 +73,12 @@ def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
         )
     if not getattr(dataloader, "in_order", True):
         raise SelectionError("in_order=False loses which sample a prediction belongs to; use in_order=True.")
-    if dataloader.batch_size is None or not _is_plain(dataloader.batch_sampler, BatchSampler):
+    if not _is_plain(dataloader.batch_sampler, BatchSampler):
         raise SelectionError(
             "a custom batch_sampler (or batch_size=None) makes its own batches, so they cannot be chosen; pass "
             "batch_size= (and drop_last=) to the DataLoader instead."
         )
-    if not isinstance(dataloader.sampler, SelectionSampler):
+    if not isinstance(sampler_of(dataloader), SelectionSampler):
         _check_sampler(dataloader, rank, world_size)
 
 
@@ -140,7 +140,7 @@ def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:
 
 def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Tensor | None) -> None:
     """Refuse processes that hold different samples, because an id would mean another sample on each of them."""
-    told = isinstance(dataloader.sampler, SelectionSampler | torch.utils.data.DistributedSampler)
+    told = isinstance(sampler_of(dataloader), SelectionSampler | torch.utils.data.DistributedSampler)
     digest = None if labels is None else hashlib.sha256(labels.cpu().contiguous().numpy().tobytes()).hexdigest()
     shown = gather_objects((len(dataloader.dataset), digest))  # type: ignore[arg-type]
     if len(set(shown)) > 1:

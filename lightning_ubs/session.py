@@ -201,7 +201,8 @@ class FitSession:
         trainer, selector = self.trainer, self.selector
         rank, world_size = process_rank(trainer)
         check_loader(dataloader, rank, world_size)
-        layout = BatchLayout(len(dataloader.dataset), dataloader.batch_size, dataloader.drop_last, world_size, rank)
+        batches = dataloader.batch_sampler
+        layout = BatchLayout(len(dataloader.dataset), batches.batch_size, batches.drop_last, world_size, rank)
         if self.dataset is None:
             self._prepare_strategy(dataloader, layout.num_samples)
         elif layout.num_samples != selector.strategy.num_samples:
@@ -212,8 +213,8 @@ class FitSession:
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout)
-        own = isinstance(dataloader.sampler, SelectionSampler)
-        sampler = dataloader.sampler if own else SelectionSampler(dataloader.dataset)
+        own = isinstance(batches.sampler, SelectionSampler)
+        sampler = batches.sampler if own else SelectionSampler(dataloader.dataset)
         self._sampler = sampler
         sampler.bind(lambda: (self.plan_to_read(), 0), layout)
         self._loader = dataloader if own else _lightning.with_sampler(dataloader, sampler)
