@@ -2,10 +2,11 @@
 
 from lightning_ubs.functional.active import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
+from lightning_ubs.functional.distinct import repeats_in_rows
 from lightning_ubs.functional.drawing import (
     check_replacement,
+    draw_epoch,
     draw_plan,
-    repeats_in_rows,
     shuffled_pass,
     weighted_order,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "binary_entropy",
     "check_replacement",
     "correlation_of_chunks",
+    "draw_epoch",
     "draw_plan",
     "hardness_probabilities",
     "imbalance_weights",

@@ -34,7 +34,14 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
         torch.rand(n, device=device), torch.Generator(device="cpu" if device == "meta" else device)
     ),
 }
-WAITING_IS_FINE = {"draw_plan", "check_replacement", "selection_pressure", "shuffled_pass", "stratified_order"}
+WAITING_IS_FINE = {
+    "draw_epoch",
+    "draw_plan",
+    "check_replacement",
+    "selection_pressure",
+    "shuffled_pass",
+    "stratified_order",
+}
 
 
 def history(device: str) -> tuple[torch.Tensor, torch.Tensor]:
