@@ -20,6 +20,16 @@ def label_matrix(given: Any, dataset: Any, num_samples: int, needed_by: str) -> 
     return _checked("labels", found, num_samples, needed_by, "[samples, labels] of 0 and 1")
 
 
+def visible_labels(given: Any, dataset: Any, num_samples: int) -> Tensor | None:
+    """The labels of all samples as given or as the dataset shows them, of any shape; None if there are none."""
+    found = given if given is not None else _from_dataset(dataset, 1, _LABEL_NAMES)
+    try:
+        labels = None if found is None else _tensor(found)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return labels if labels is not None and len(labels) == num_samples else None
+
+
 def feature_matrix(given: Any, dataset: Any, num_samples: int, needed_by: str) -> Tensor:
     """The (n, d) features, from the argument or the dataset; images and the like are flattened."""
     found = given if given is not None else _from_dataset(dataset, 0, _FEATURE_NAMES)

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from lightning_ubs._lightning import gather_rows
+from lightning_ubs.collectives import gather_rows
 from lightning_ubs.predictions import Outputs, PredictionSource
 from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.targets import Targets, read_targets

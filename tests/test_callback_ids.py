@@ -204,16 +204,21 @@ def test_selection_never_touches_the_global_generators() -> None:
     class Guarded(BatchSelection):
         checks = 0
 
-        def _serve(self) -> Any:
+        def guard(self, hook: Any, *arguments: Any) -> None:
             before = torch.get_rng_state()
-            served = super()._serve()
+            hook(*arguments)
             assert torch.equal(torch.get_rng_state(), before)
             type(self).checks += 1
-            return served
+
+        def on_train_start(self, *arguments: Any) -> None:
+            self.guard(super().on_train_start, *arguments)
+
+        def on_train_epoch_start(self, *arguments: Any) -> None:
+            self.guard(super().on_train_epoch_start, *arguments)
 
     for kind in STRATEGIES:
         fit(Guarded(kind(), warmup_epochs=1), max_epochs=3)
-    assert Guarded.checks >= 3 * len(STRATEGIES)
+    assert Guarded.checks == 4 * len(STRATEGIES)
 
 
 def test_training_with_random_selection_leaves_the_model_random_numbers_as_they_were() -> None:
