@@ -13,6 +13,7 @@ from lightning_ubs.functional.drawing import (
 from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
 from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
+    importance_weights,
     min_max_scale,
     raw_weights,
     sample_weights,
@@ -30,6 +31,7 @@ __all__ = [
     "draw_plan",
     "hardness_probabilities",
     "imbalance_weights",
+    "importance_weights",
     "label_uncertainty",
     "min_max_scale",
     "prediction_spread",

@@ -9,8 +9,9 @@ from torch import Generator, Tensor
 
 from lightning_ubs.functional.distinct import DistinctBatches
 from lightning_ubs.functional.independent import IndependentDraws
+from lightning_ubs.functional.systematic import systematic_epoch
 
-Replacement = Literal["batch", "none", "full"]
+Replacement = Literal["batch", "none", "full", "systematic"]
 
 # A positive probability below this share of the largest counts as this share: its arrival time must stay finite.
 _SMALLEST_SHARE = 1e-300
@@ -21,7 +22,7 @@ def check_replacement(replacement: str) -> None:
     if replacement not in get_args(Replacement):
         raise ValueError(
             f"replacement={replacement!r} is unknown; use 'batch' (no repeats inside a batch), "
-            "'none' (no repeats in an epoch) or 'full' (repeats anywhere)."
+            "'none' (no repeats in an epoch), 'full' (repeats anywhere) or 'systematic' (as often as P says, rounded)."
         )
 
 
@@ -69,6 +70,8 @@ def draw_epoch(
     * ``"batch"``: independent batches, each as if its samples were drawn one after the other without replacement.
     * ``"none"``: the same over the whole epoch, so no sample comes twice.
     * ``"full"``: every draw is independent.
+    * ``"systematic"``: sample i comes ⌊mP_i⌋ or ⌈mP_i⌉ times, on average mP_i times, its copies in different batches
+      where that is possible (:func:`~lightning_ubs.functional.systematic.systematic_epoch`).
 
     Cumulative sums are float64, so n may exceed 2^24. The cost is O(n log n) for the whole epoch, whatever P is.
 
@@ -93,13 +96,14 @@ def draw_epoch(
             f"an epoch needs batch_size ≥ 1 and num_draws ≥ 0, got {batch_size} and {num_draws}; check both."
         )
     size = min(batch_size, max(1, num_draws))
-    probabilities = _checked(
-        probabilities.double(), replacement, {"batch": size, "none": num_draws, "full": 0}[replacement]
-    )
+    distinct = {"batch": size, "none": num_draws}.get(replacement, 0)
+    probabilities = _checked(probabilities.double(), replacement, distinct)
     if replacement == "full":
         return IndependentDraws(probabilities)(num_draws, generator)
     if replacement == "none":
         return weighted_order(probabilities, generator)[:num_draws]
+    if replacement == "systematic":
+        return systematic_epoch(probabilities, batch_size, num_draws, generator)
     # The first r of b samples drawn one after the other are r samples drawn one after the other.
     return DistinctBatches(probabilities, size)(-(-num_draws // size), generator).flatten()[:num_draws]
 

@@ -48,7 +48,7 @@ def test_no_sample_comes_twice_in_an_epoch_without_replacement(batch_size: int, 
     assert sorted(drawn.flatten().tolist()) == list(range(n))
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_depends_on_nothing_but_probabilities_and_generator(replacement: str) -> None:
     probs = torch.rand(50, generator=seeded(1))
     torch.manual_seed(0)
@@ -62,14 +62,14 @@ def test_depends_on_nothing_but_probabilities_and_generator(replacement: str) ->
     assert not torch.equal(draw_plan(probs.flip(0), 5, 8, seeded(7), replacement), first)
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_probabilities_need_not_be_normalised(replacement: str) -> None:
     probs = torch.rand(30, generator=seeded(1), dtype=torch.float64)
     one, other = (draw_plan(p, 3, 5, seeded(2), replacement) for p in (probs, probs * 2**-10))
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_samples_of_zero_probability_are_never_drawn(replacement: str) -> None:
     probs = torch.ones(400)
     probs[::2] = 0
@@ -108,12 +108,12 @@ def test_a_batch_may_hold_the_whole_set() -> None:
     assert [sorted(row) for row in drawn.tolist()] == [[0, 1, 2, 3, 4]] * 3
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 @pytest.mark.parametrize("num_draws", [0, 1, 3, 4, 7, 10])
 def test_an_epoch_has_exactly_so_many_draws_with_a_short_last_batch(replacement: str, num_draws: int) -> None:
     ids = draw_epoch(torch.ones(10), 4, num_draws, seeded(2), replacement)
     assert ids.shape == (num_draws,)
-    if replacement != "full":
+    if replacement != "full":  # uniform P: systematic draws have no copies either
         for batch in ids.split(4):
             assert len(batch.unique()) == len(batch)
 
@@ -129,7 +129,7 @@ def test_an_epoch_shorter_than_a_batch_needs_only_so_many_possible_samples() -> 
     assert sorted(ids.tolist()) == [1, 2]
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_a_plan_is_an_epoch_of_full_batches(replacement: str) -> None:
     probs = torch.rand(50, generator=seeded(1))
     flat = draw_epoch(probs, 5, 40, seeded(7), replacement)
@@ -141,7 +141,7 @@ def test_an_epoch_of_no_batches_is_empty() -> None:
 
 
 def test_unknown_replacement_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"replacement='some' is unknown.*'batch'.*'none'.*'full'"):
+    with pytest.raises(ValueError, match=r"replacement='some' is unknown.*'batch'.*'none'.*'full'.*'systematic'"):
         draw_plan(torch.tensor(SKEWED), 2, 1, seeded(), "some")  # type: ignore[arg-type]
 
 
@@ -158,7 +158,7 @@ def test_too_few_possible_samples_is_an_error_that_counts_them(
         draw_plan(probs, batch_size, num_batches, seeded(), replacement)
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_an_epoch_from_nothing_is_refused(replacement: str) -> None:
     with pytest.raises(ValueError, match="no sample has a positive probability; check the weights"):
         draw_plan(torch.zeros(4), 2, 1, seeded(), replacement)
