@@ -2,16 +2,18 @@
 
 from lightning_ubs.functional.active import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
+from lightning_ubs.functional.distinct import repeats_in_rows
 from lightning_ubs.functional.drawing import (
     check_replacement,
+    draw_epoch,
     draw_plan,
-    repeats_in_rows,
     shuffled_pass,
     weighted_order,
 )
 from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
 from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
+    importance_weights,
     min_max_scale,
     raw_weights,
     sample_weights,
@@ -25,9 +27,11 @@ __all__ = [
     "binary_entropy",
     "check_replacement",
     "correlation_of_chunks",
+    "draw_epoch",
     "draw_plan",
     "hardness_probabilities",
     "imbalance_weights",
+    "importance_weights",
     "label_uncertainty",
     "min_max_scale",
     "prediction_spread",

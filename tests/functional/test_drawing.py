@@ -2,97 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import reference
 import torch
+from chance import assert_distributed_as, rows_of, seeded
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from lightning_ubs.functional import draw_plan, drawing, repeats_in_rows, shuffled_pass, weighted_order
+from lightning_ubs.functional import draw_epoch, draw_plan, shuffled_pass, weighted_order
 
-# Seeds are fixed, so a right implementation never fails; a wrong one is off by far more than this.
-IMPLAUSIBLE = 1e-4
 SKEWED = [0.1, 0.15, 0.2, 0.25, 0.3]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def assert_distributed_as(outcomes: list[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> None:
-    counts = Counter(outcomes)
-    assert set(counts) <= set(expected)
-    keys = list(expected)
-    observed = np.array([counts[key] for key in keys])
-    shares = np.array([expected[key] for key in keys]) * len(outcomes)
-    assert shares.min() > 5, "too few draws for the test"
-    assert stats.chisquare(observed, shares).pvalue > IMPLAUSIBLE
-
-
-@pytest.fixture
-def races(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many batches each exponential race completed."""
-    calls: list[int] = []
-    race: Callable[..., torch.Tensor] = drawing._complete_by_race
-
-    def counted(batches: torch.Tensor, *rest: object) -> torch.Tensor:
-        calls.append(len(batches))
-        return race(batches, *rest)
-
-    monkeypatch.setattr(drawing, "_complete_by_race", counted)
-    return calls
-
-
-@pytest.mark.parametrize("path", ["rejection", "race"])
-def test_batches_are_distributed_as_sequential_draws_without_replacement(
-    path: str, races: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if path == "race":
-        monkeypatch.setattr(drawing, "_ROUNDS", 0)
-    drawn = draw_plan(torch.tensor(SKEWED), 2, 30_000, seeded(), "batch")
-    assert sum(races) == (30_000 if path == "race" else 0)
-    assert_distributed_as([tuple(row) for row in drawn.tolist()], reference.ordered_draws(SKEWED, 2))
-
-
-@pytest.mark.parametrize("path", ["rejection", "race"])
-def test_triples_are_distributed_as_sequential_draws_without_replacement(path: str, races: list[int]) -> None:
-    # Batches that hold much of the mass are raced at once, those that hold little are drawn and thinned.
-    probs = [0.11, 0.13, 0.14, 0.15, 0.15, 0.16, 0.16] if path == "rejection" else [0.2, 0.05, 0.25, 0.1, 0.4]
-    drawn = draw_plan(torch.tensor(probs), 3, 60_000, seeded(3), "batch")
-    assert sum(races) == (60_000 if path == "race" else 0)
-    assert_distributed_as([tuple(row) for row in drawn.tolist()], reference.ordered_draws(probs, 3))
-
-
-def test_a_race_continues_batches_that_are_partly_filled_as_sequential_draws_would() -> None:
-    started = torch.tensor([[2, -1, -1]]).repeat(20_000, 1)
-    drawn = drawing._complete_by_race(started, torch.tensor(SKEWED, dtype=torch.float64), seeded(1))
-    rest = [p if i != 2 else 0.0 for i, p in enumerate(SKEWED)]
-    expected = {(2, *ids): p for ids, p in reference.ordered_draws(rest, 2).items() if p > 0}
-    assert_distributed_as([tuple(row) for row in drawn.tolist()], expected)
-
-
-@pytest.mark.parametrize("path", ["rejection", "race"])
-def test_batches_are_independent_of_each_other(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path == "race":
-        monkeypatch.setattr(drawing, "_ROUNDS", 0)
-    drawn = draw_plan(torch.tensor(SKEWED), 2, 40_000, seeded(5), "batch").sort(1).values
-    sets = {pair: k for k, pair in enumerate(itertools.combinations(range(5), 2))}
-    kinds = np.array([sets[tuple(row)] for row in drawn.tolist()])
-    table = np.zeros((10, 10))
-    np.add.at(table, (kinds[0::2], kinds[1::2]), 1)
-    assert stats.chi2_contingency(table).pvalue > IMPLAUSIBLE
 
 
 def test_draws_with_full_replacement_follow_the_probabilities_and_are_independent() -> None:
     drawn = draw_plan(torch.tensor(SKEWED), 2, 30_000, seeded(2), "full")
     pairs = {(a, b): SKEWED[a] * SKEWED[b] for a in range(5) for b in range(5)}
-    assert_distributed_as([tuple(row) for row in drawn.tolist()], pairs)
+    assert_distributed_as(rows_of(drawn), pairs)
 
 
 def test_a_pass_without_repeats_is_distributed_as_one_long_sequential_draw() -> None:
@@ -115,22 +41,6 @@ def test_a_weighted_order_holds_every_id_once_and_impossible_ones_last() -> None
     assert set(order[:2]) == {0, 2}
 
 
-sizes = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 6)).filter(lambda s: s[1] <= s[0])
-
-
-@given(sizes, st.integers(0, 1000), st.floats(1, 1e6))
-def test_no_sample_comes_twice_in_a_batch(size: tuple[int, int, int], seed: int, pressure: float) -> None:
-    n, batch_size, num_batches = size
-    probs = torch.softmax(torch.rand(n, generator=seeded(seed)) * np.log(pressure), 0)
-    drawn = draw_plan(probs, batch_size, num_batches, seeded(seed))
-    assert drawn.shape == (num_batches, batch_size)
-    assert drawn.dtype == torch.int64
-    for row in drawn.tolist():
-        assert len(set(row)) == batch_size
-        assert min(row) >= 0
-        assert max(row) < n
-
-
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 1000))
 def test_no_sample_comes_twice_in_an_epoch_without_replacement(batch_size: int, num_batches: int, seed: int) -> None:
     n = batch_size * num_batches
@@ -138,7 +48,7 @@ def test_no_sample_comes_twice_in_an_epoch_without_replacement(batch_size: int, 
     assert sorted(drawn.flatten().tolist()) == list(range(n))
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_depends_on_nothing_but_probabilities_and_generator(replacement: str) -> None:
     probs = torch.rand(50, generator=seeded(1))
     torch.manual_seed(0)
@@ -152,14 +62,14 @@ def test_depends_on_nothing_but_probabilities_and_generator(replacement: str) ->
     assert not torch.equal(draw_plan(probs.flip(0), 5, 8, seeded(7), replacement), first)
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_probabilities_need_not_be_normalised(replacement: str) -> None:
     probs = torch.rand(30, generator=seeded(1), dtype=torch.float64)
     one, other = (draw_plan(p, 3, 5, seeded(2), replacement) for p in (probs, probs * 2**-10))
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_samples_of_zero_probability_are_never_drawn(replacement: str) -> None:
     probs = torch.ones(400)
     probs[::2] = 0
@@ -167,15 +77,6 @@ def test_samples_of_zero_probability_are_never_drawn(replacement: str) -> None:
     probs[:50] = 0
     drawn = draw_plan(probs, 5, 30, seeded(), replacement)
     assert (probs[drawn] > 0).all()
-
-
-@pytest.mark.parametrize(("uniform", "drawn"), [(0.0, 2), (1.0, 5)])
-def test_a_draw_at_either_end_falls_on_a_possible_sample(
-    uniform: float, drawn: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "rand", lambda count, **_: torch.full((count,), uniform, dtype=torch.float64))
-    probs = torch.tensor([0, 0, 0.1, 0.3, 0, 0.6, 0, 0])
-    assert draw_plan(probs, 1, 1, seeded(), "full").item() == drawn
 
 
 @pytest.mark.parametrize("replacement", ["batch", "full"])
@@ -202,15 +103,37 @@ def test_more_samples_than_single_precision_can_count() -> None:
     assert odd.any(), "odd ids above 2^24 do not exist in single precision"
 
 
-@given(st.lists(st.lists(st.integers(-1, 5), min_size=4, max_size=4), min_size=1, max_size=4))
-def test_repeats_are_all_but_the_first_of_equal_ids_in_a_row(rows: list[list[int]]) -> None:
-    expected = [[value in row[:place] for place, value in enumerate(row)] for row in rows]
-    assert repeats_in_rows(torch.tensor(rows)).tolist() == expected
-
-
 def test_a_batch_may_hold_the_whole_set() -> None:
     drawn = draw_plan(torch.tensor(SKEWED), 5, 3, seeded(), "batch")
     assert [sorted(row) for row in drawn.tolist()] == [[0, 1, 2, 3, 4]] * 3
+
+
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
+@pytest.mark.parametrize("num_draws", [0, 1, 3, 4, 7, 10])
+def test_an_epoch_has_exactly_so_many_draws_with_a_short_last_batch(replacement: str, num_draws: int) -> None:
+    ids = draw_epoch(torch.ones(10), 4, num_draws, seeded(2), replacement)
+    assert ids.shape == (num_draws,)
+    if replacement != "full":  # uniform P: systematic draws have no copies either
+        for batch in ids.split(4):
+            assert len(batch.unique()) == len(batch)
+
+
+def test_a_short_last_batch_is_drawn_as_a_batch_of_its_size() -> None:
+    generator = seeded(6)
+    short = [draw_epoch(torch.tensor(SKEWED), 3, 5, generator)[3:] for _ in range(3_000)]
+    assert_distributed_as(rows_of(torch.stack(short)), reference.ordered_draws(SKEWED, 2))
+
+
+def test_an_epoch_shorter_than_a_batch_needs_only_so_many_possible_samples() -> None:
+    ids = draw_epoch(torch.tensor([0.0, 1.0, 1.0]), 128, 2, seeded())
+    assert sorted(ids.tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
+def test_a_plan_is_an_epoch_of_full_batches(replacement: str) -> None:
+    probs = torch.rand(50, generator=seeded(1))
+    flat = draw_epoch(probs, 5, 40, seeded(7), replacement)
+    assert torch.equal(draw_plan(probs, 5, 8, seeded(7), replacement).flatten(), flat)
 
 
 def test_an_epoch_of_no_batches_is_empty() -> None:
@@ -218,20 +141,27 @@ def test_an_epoch_of_no_batches_is_empty() -> None:
 
 
 def test_unknown_replacement_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"replacement='some' is unknown.*'batch'.*'none'.*'full'"):
+    with pytest.raises(ValueError, match=r"replacement='some' is unknown.*'batch'.*'none'.*'full'.*'systematic'"):
         draw_plan(torch.tensor(SKEWED), 2, 1, seeded(), "some")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("replacement", "batch_size", "num_batches", "needed"), [("batch", 3, 1, 3), ("none", 2, 2, 4), ("full", 1, 1, 1)]
+    ("replacement", "batch_size", "num_batches", "needed"), [("batch", 3, 1, 3), ("none", 2, 2, 4)]
 )
 def test_too_few_possible_samples_is_an_error_that_counts_them(
     replacement: str, batch_size: int, num_batches: int, needed: int
 ) -> None:
-    probs = torch.tensor([0.5, 0.5, 0.0, 0.0]) if replacement != "full" else torch.zeros(4)
-    available = int((probs > 0).sum())
-    with pytest.raises(ValueError, match=rf"needs {needed} distinct samples, but only {available} have"):
+    probs = torch.tensor([0.5, 0.5, 0.0, 0.0])
+    with pytest.raises(
+        ValueError, match=rf"replacement='{replacement}' needs {needed} distinct samples, but only 2 have"
+    ):
         draw_plan(probs, batch_size, num_batches, seeded(), replacement)
+
+
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
+def test_an_epoch_from_nothing_is_refused(replacement: str) -> None:
+    with pytest.raises(ValueError, match="no sample has a positive probability; check the weights"):
+        draw_plan(torch.zeros(4), 2, 1, seeded(), replacement)
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
@@ -244,3 +174,9 @@ def test_probabilities_that_are_none_are_refused(bad: float) -> None:
 def test_impossible_sizes_are_refused(batch_size: int, num_batches: int) -> None:
     with pytest.raises(ValueError, match="batch_size ≥ 1 and num_batches ≥ 0"):
         draw_plan(torch.tensor(SKEWED), batch_size, num_batches, seeded())
+
+
+@pytest.mark.parametrize(("batch_size", "num_draws"), [(0, 1), (2, -1)])
+def test_impossible_epochs_are_refused(batch_size: int, num_draws: int) -> None:
+    with pytest.raises(ValueError, match="batch_size ≥ 1 and num_draws ≥ 0"):
+        draw_epoch(torch.tensor(SKEWED), batch_size, num_draws, seeded())
