@@ -54,6 +54,10 @@ class BatchSelection(Callback):
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.
         save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+        epoch_size: samples per epoch, as a share in (0, 1] or a number; all by default. Every epoch has the same
+            number of batches. Warm-up epochs walk on through a shuffled pass.
+        fill_last: fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
+            trains on more samples than a plain one.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -76,6 +80,8 @@ class BatchSelection(Callback):
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
         save_state: Literal["full", "weights"] = "full",
+        epoch_size: float | int | None = None,
+        fill_last: bool = False,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -100,7 +106,13 @@ class BatchSelection(Callback):
         self.log_metrics = log_metrics
         self.loader = loader
         self.save_state = save_state
-        self._selector = Selector(strategy, self.seed, replacement, compact=save_state == "weights")
+        self.epoch_size = _checked_size(epoch_size)
+        if fill_last and replacement == "none":
+            raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
+        self.fill_last = bool(fill_last)
+        self._selector = Selector(
+            strategy, self.seed, replacement, fill_last=self.fill_last, compact=save_state == "weights"
+        )
         self._observer = StepObserver(outputs, targets, device, self.strategy.needs_targets)
         self._fit: FitSession | None = None
         self._seconds = 0.0
@@ -168,6 +180,7 @@ class BatchSelection(Callback):
             labels=self.labels,
             features=self.features,
             history_dtype=self.history_dtype,
+            epoch_size=self.epoch_size,
         )
         if self.strategy.needs_predictions:
             self._observer.attach(pl_module)
@@ -284,6 +297,16 @@ class BatchSelection(Callback):
         if self._fit is None:
             raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
         return self._fit
+
+
+def _checked_size(value: float | int | None) -> float | int | None:
+    """A share of the dataset (a float up to 1), or a number of samples."""
+    if value is None or value == 1:
+        return None
+    check_range("epoch_size", value, 0)
+    if value == 0 or (value > 1 and value % 1):
+        raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
+    return float(value) if value < 1 else int(value)
 
 
 def _dtype(value: str | torch.dtype | None) -> torch.dtype:

@@ -45,6 +45,7 @@ class FitSession:
         labels: the label matrix, where it is given.
         features: the feature matrix, where it is given.
         history_dtype: how predictions are kept.
+        epoch_size: samples per epoch, as a share or a number.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class FitSession:
         labels: Any,
         features: Any,
         history_dtype: torch.dtype,
+        epoch_size: float | int | None,
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -70,6 +72,7 @@ class FitSession:
         self.end_epoch = end_epoch
         self.labels, self.features = labels, features
         self.history_dtype = history_dtype
+        self.epoch_size = epoch_size
         self.dataset: Any = None
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
@@ -202,7 +205,9 @@ class FitSession:
         rank, world_size = process_rank(trainer)
         check_loader(dataloader, rank, world_size)
         batches = dataloader.batch_sampler
-        layout = BatchLayout(len(dataloader.dataset), batches.batch_size, batches.drop_last, world_size, rank)
+        n = len(dataloader.dataset)
+        samples = self._epoch_samples(n)
+        layout = BatchLayout(n, batches.batch_size, batches.drop_last, world_size, rank, samples)
         if self.dataset is None:
             self._prepare_strategy(dataloader, layout.num_samples)
         elif layout.num_samples != selector.strategy.num_samples:
@@ -224,6 +229,17 @@ class FitSession:
             selector.schedule = Schedule(self._start, self._start)
             self.prepare()
         return self._loader
+
+    def _epoch_samples(self, n: int) -> int | None:
+        """Samples per epoch, where they are not all n."""
+        if self.epoch_size is None:
+            return None
+        if self.epoch_size > n:
+            raise SelectionError(
+                f"epoch_size={self.epoch_size} is more than the {n} training samples; use at most {n}, or a share in "
+                "(0, 1]."
+            )
+        return max(1, round(self.epoch_size * n)) if isinstance(self.epoch_size, float) else self.epoch_size
 
     def _release_loader(self) -> None:
         if self._loader is not None:

@@ -106,6 +106,8 @@ def proportional(values: Sequence[float], smoothing: float | None = None) -> np.
     """Active Bias by sampling: P in proportion to the spread plus a constant."""
     constant = sum(values) / len(values) if smoothing is None else smoothing
     shifted = [value + constant for value in values]
+    if sum(shifted) == 0:
+        return np.full(len(values), 1 / len(values))
     return np.array([value / sum(shifted) for value in shifted])
 
 
