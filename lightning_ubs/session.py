@@ -208,6 +208,11 @@ class FitSession:
         n = len(dataloader.dataset)
         samples = self._epoch_samples(n)
         layout = BatchLayout(n, batches.batch_size, batches.drop_last, world_size, rank, samples)
+        if samples is not None and layout.num_batches == 0:
+            raise SelectionError(
+                f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
+                "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
+            )
         if self.dataset is None:
             self._prepare_strategy(dataloader, layout.num_samples)
         elif layout.num_samples != selector.strategy.num_samples:

@@ -79,9 +79,8 @@ def configuration(number: int, workers: bool = True) -> Configuration:
 def check(one: Configuration) -> int:
     """Train as ``one`` says and compare each epoch with the reference; returns the number of epochs compared."""
     dataset = data(one.n, seed=one.number)
-    batches = len(loader(dataset, **one.loader))
-    size, world = min(one.loader["batch_size"], one.n), one.n
-    if batches == 0:
+    size = min(one.loader["batch_size"], one.n)
+    if one.loader["drop_last"] and _epoch_samples(one) < one.loader["batch_size"]:
         return 0
     selection = BatchSelection(one.strategy, **one.selection)
     watch, module = Watch(selection), Tiny()
@@ -95,8 +94,13 @@ def check(one: Configuration) -> int:
     end = one.selection["end_epoch"]
     end = max(one.epochs - 1, one.selection["warmup_epochs"]) if end is None else end
     for epoch in range(len(watch.shown)):
-        _compare(one, epoch, end, module, watch, dataset, size, world)
+        _compare(one, epoch, end, module, watch, dataset, size, one.n)
     return len(watch.shown)
+
+
+def _epoch_samples(one: Configuration) -> int:
+    share = one.selection["epoch_size"] or one.n
+    return max(1, round(share * one.n)) if share < 1 else share
 
 
 def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: Any, size: int, n: int) -> None:
@@ -104,7 +108,7 @@ def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: A
     trained, planned = module.ids()[epoch], watch.plans[epoch]
     assert trained == planned[: len(trained)], one
     selected = epoch >= start or not strategy.warms_up
-    known = module.histories(epoch, n)
+    known = _histories(module, epoch, n)
     seen = any(known)
     expected = np.full(n, 1 / n)
     if strategy.needs_predictions and seen:
@@ -125,6 +129,16 @@ def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: A
         assert len(set(flat)) == len(flat) or isinstance(strategy, Random), one
     if selected and one.selection["replacement"] == "batch" and not isinstance(strategy, Random):
         assert all(len(set(ids)) == len(ids) for ids in planned), one
+
+
+def _histories(module: Any, epochs: int, n: int) -> list[list[list[float]]]:
+    """All predictions of each sample before an epoch; twice in one batch is one visit."""
+    known: list[list[list[float]]] = [[] for _ in range(n)]
+    for epoch in range(epochs):
+        for ids, probs in module.seen[epoch]:
+            for i, row in dict(zip(ids, probs.tolist(), strict=True)).items():
+                known[i].append(row)
+    return known
 
 
 def _expected(

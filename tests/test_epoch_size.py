@@ -105,6 +105,11 @@ def test_more_samples_than_there_are_is_refused() -> None:
         fit(BatchSelection(epoch_size=43))
 
 
+def test_an_epoch_without_a_whole_batch_is_refused_where_the_rest_is_dropped() -> None:
+    with pytest.raises(SelectionError, match=r"7 samples has no whole batch of 8.*drop_last=False"):
+        fit(BatchSelection(epoch_size=7), train=loader(drop_last=True))
+
+
 def test_filling_needs_repeats() -> None:
     with pytest.raises(ValueError, match="fill_last=True needs repeated samples"):
         BatchSelection(fill_last=True, replacement="none")
