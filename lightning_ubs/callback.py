@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -29,14 +29,20 @@ from lightning_ubs._lightning import (
 )
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.plan import Replacement
-from lightning_ubs.matrices import feature_matrix, label_matrix
-from lightning_ubs.observation import StepObserver
-from lightning_ubs.predictions import Outputs
+from lightning_ubs.observe import (
+    DatasetLabels,
+    Ids,
+    IdVerification,
+    Observation,
+    Outputs,
+    StepObserver,
+    Targets,
+    feature_matrix,
+)
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
 from lightning_ubs.selector import Position, Selector, shuffled_pass
 from lightning_ubs.strategies import UBS, Strategy
 from lightning_ubs.strategies.base import check_range
-from lightning_ubs.targets import Targets
 
 _ONE_BATCH_UNSEEN = (
     "The checkpoint was taken by a callback that stands before BatchSelection, which had not seen the last batch yet: "
@@ -57,9 +63,10 @@ class BatchSelection(Callback):
         warmup_epochs: shuffled epochs before the first selected one (γ).
         seed: of every draw; no other generator is used.
         outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None to look for them.
-        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None for the usual
-            places.
+            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
+            returns, else what the loss was computed from, else what a module returned.
+        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
+            computed from, else the usual places of a batch.
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
         features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
         replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
@@ -71,6 +78,10 @@ class BatchSelection(Callback):
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.
         save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+        kind: what the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
+            ``"log_probs"``; None to find it out.
+        ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
+            function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -93,6 +104,8 @@ class BatchSelection(Callback):
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
         save_state: Literal["full", "weights"] = "full",
+        kind: str | None = None,
+        ids: Ids = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -113,7 +126,9 @@ class BatchSelection(Callback):
         self.log_metrics = log_metrics
         self.loader = loader
         self._selector = Selector(strategy, seed, replacement, compact=save_state == "weights")
-        self._observer = StepObserver(outputs, targets, device, self.strategy.needs_targets)
+        self._observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
+        self._verification = IdVerification(ids)
+        self._announced = False
         self._trainer: Trainer | None = None
         self._seam: LoaderSeam | None = None
         self._samplers: list[SelectionSampler] = []
@@ -173,8 +188,8 @@ class BatchSelection(Callback):
         else:
             self._selector.forget()
         self._seam = LoaderSeam(trainer, self._take_loader, self.loader)
-        if self.strategy.needs_predictions:
-            self._observer.attach(pl_module)
+        self._observer.attach(pl_module)
+        self._announced = False
         silence_resume_warning()
 
     @override
@@ -197,20 +212,32 @@ class BatchSelection(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if not self._watches:
+            return
+        plan, k = self._selector.current
+        self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
         self._observer.start_step()
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        self._observer.stop_step()
+        if not self._watches:
+            return
+        plan, k = self._selector.current
+        rows, verifying = plan.rank_sizes(k)[plan.layout.rank], self._verification.is_due
+        self._observer.before_backward(pl_module, loss, rows, verifying)
+        if verifying:
+            self._verification.check_targets(self._observer.loss_targets)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
-            if self.strategy.needs_predictions:
-                batch = batch if self.loader is None else batch[self.loader]
-                self._selector.learn(*self._observer.observe(self._selector.current, pl_module, outputs, batch))
+            if self.strategy.needs_predictions and (outputs or self._observer.has_backward):
+                seen = self._observer.observe(*self._selector.current, pl_module, outputs, self._own(batch))
+                self._selector.learn(*seen)
+                self._announce(seen)
+            self._observer.drop_step()
             self._selector.finish_step(int(trainer.num_training_batches))
 
     @override
@@ -247,6 +274,7 @@ class BatchSelection(Callback):
             sampler.release()
         self._samplers = []
         self._observer.detach()
+        self._verification.begin(None)
         self._trainer, self._begun, self._served = None, False, False
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
@@ -273,15 +301,18 @@ class BatchSelection(Callback):
     def _begin(self, dataset: Any, layout: BatchLayout) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and take up a checkpoint."""
         n, name = layout.num_samples, type(self.strategy).__name__
+        shown = DatasetLabels(self.labels, dataset)
         if not (self._goes_on and self._loaded is None and self.strategy.num_samples == n):
-            labels = label_matrix(self.labels, dataset, n, name) if self.strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, n, name) if self.strategy.needs_features else None
+            labels = shown.matrix(name) if self.strategy.needs_labels else None
+            features = feature_matrix(self.features, dataset, name, shown) if self.strategy.needs_features else None
             self.strategy.reset(n, labels, features)
         self._begun = True
+        self._verification.begin(shown)
         if self._loaded is not None:
             self._restore(layout)
         else:
             self._selector.position = Position(self._fitting.current_epoch)
+        self._observer.expect(self.strategy.num_labels or shown.num_labels)
 
     def _restore(self, layout: BatchLayout) -> None:
         """Go on where the checkpoint was taken."""
@@ -333,6 +364,20 @@ class BatchSelection(Callback):
                 f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the "
                 "learning rate, or say where the predictions are with outputs=. What was known before is unharmed."
             )
+
+    def _announce(self, seen: Observation) -> None:
+        if not self._announced:
+            self._announced = True
+            rank_zero_info(self._observer.announcement(self.strategy, seen, self._selector.compact))
+
+    @property
+    def _watches(self) -> bool:
+        """Whether anything of a training step is wanted."""
+        return self.strategy.needs_predictions or self.strategy.needs_labels
+
+    def _own(self, batch: Any) -> Any:
+        """The batch of the loader that is selected from."""
+        return batch if self.loader is None else batch[self.loader]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,6 @@ from lightning_ubs.functional import check_replacement, repeats_in_rows
 from lightning_ubs.functional.plan import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
-
-log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 
@@ -68,7 +65,6 @@ class Selector:
         self._probabilities_epoch = -1
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._usable = torch.empty(0, dtype=torch.bool)
-        self._announced = False
 
     def lay_out(self, layout: BatchLayout, start: int, end: int) -> None:
         """Cut epochs as ``layout`` says, and select from epoch ``start`` on, with pressure down to ``end``."""
@@ -191,13 +187,6 @@ class Selector:
             raise SelectionError(
                 f"predictions have {labels} labels, but {known} were remembered so far (from a checkpoint, or earlier "
                 "in this run); keep the number of labels, or train anew."
-            )
-        if not self._announced:
-            self._announced = True
-            memory, saved = self.strategy.footprint(labels, self.compact)
-            log.info(
-                f"{type(self.strategy).__name__} keeps {memory / 1e6:.1f} MB for {self.strategy.num_samples} samples x "
-                f"{labels} labels on {probs.device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
             )
 
     def _measure(self, epoch: int, share: Callable[[Tensor], Tensor]) -> None:
