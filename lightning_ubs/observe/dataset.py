@@ -104,7 +104,7 @@ def training_labels(trainer: Trainer) -> Tensor | None:
     if dataset is None:
         trainer.fit_loop.setup_data()
         dataset = getattr(trainer.train_dataloader, "dataset", None)
-    shown = None if dataset is None else DatasetLabels(None, dataset)
+    shown = DatasetLabels(None, dataset) if hasattr(dataset, "__len__") else None
     if shown is None or shown.column is None or shown.num_labels is None:
         return None
     return shown.column.all()

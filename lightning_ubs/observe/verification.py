@@ -31,8 +31,8 @@ _CAUSES = (
 )
 _MIXED = (
     "an augmentation mixes samples (mixup, cutmix), so that the predictions are of no single sample, or targets are "
-    "soft for another reason. Mix after the callback has read the clean predictions (return them from training_step as "
-    "{'loss': loss, 'logits': logits}), or pass ids=False if they are each sample's own all the same."
+    "soft for another reason. Let training_step return clean predictions besides ({'loss': loss, 'logits': clean}) and "
+    "pass ids=False; ids=False alone will do if the predictions are each sample's own all the same."
 )
 
 
