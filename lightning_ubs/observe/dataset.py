@@ -20,8 +20,8 @@ _PEEK = 1000
 class DatasetLabels:
     """The labels of all training samples, as far as they can be seen.
 
-    Known names come first; without a name, the one column that is a matrix of zeros and ones, and in a dataset of
-    pairs the second. Where that leaves several, ``column`` is None.
+    Known names come first; without a name, the one column that is a matrix of zeros and ones. If features are such a
+    matrix as well, the second of two tensors. Where several are left, ``column`` is None.
 
     Args:
         given: labels that the user passed, or None.
@@ -69,7 +69,7 @@ class DatasetLabels:
             return next((column for column in named if len(column.shape) == 1), named[0])
         matrices = [column for column in self.others if len(column.shape) == 1 and self._is_binary(column)]
         wide = [column for column in matrices if column.shape[0] > 1] or matrices
-        if len(wide) > 1 and len(self.others) == 2:
+        if len(wide) > 1 and [column.name for column in self.others] == ["tensors[0]", "tensors[1]"]:
             return wide[1]
         return wide[0] if len(wide) == 1 else None
 

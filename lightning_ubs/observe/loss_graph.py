@@ -66,7 +66,7 @@ class LossTerm:
             share the predictions, none where the graph does not tell.
         fits: whether there is one row per sample.
         origin: tells which terms read the same head; means nothing after the search.
-        scalings: multiplications on the way from the loss, and ``weight``, their product as far as it is a number.
+        factors: (number, exponent) by which it is scaled on its way into the loss; 1 for what is no number on the host.
     """
 
     place: TermPlace
@@ -75,8 +75,12 @@ class LossTerm:
     targets: tuple[Tensor, ...]
     fits: bool
     origin: int = 0
-    scalings: int = 0
-    weight: float = 1.0
+    factors: tuple[tuple[Tensor | float, int], ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """How much the term counts in the loss."""
+        return abs(math.prod(float(number) ** exponent for number, exponent in self.factors))
 
     def __str__(self) -> str:
         return f"{self.place} of {list(self.predictions.shape)}"
@@ -127,9 +131,9 @@ def main_term(terms: list[LossTerm], num_labels: int | None) -> LossTerm | list[
     merged = [_merged(shared) for shared in heads.values()]
     if len(merged) == 1:
         return merged[0]
-    merged.sort(key=lambda term: term.scalings)
-    clear = len(merged) > 1 and merged[0].scalings < merged[1].scalings
-    return merged[0] if clear and all(abs(merged[0].weight) >= abs(term.weight) for term in merged) else merged
+    merged.sort(key=lambda term: len(term.factors))
+    clear = len(merged) > 1 and len(merged[0].factors) < len(merged[1].factors)
+    return merged[0] if clear and all(merged[0].weight >= term.weight for term in merged) else merged
 
 
 def _merged(shared: list[LossTerm]) -> LossTerm:
@@ -190,7 +194,6 @@ def _term(graph: _Graph, node: Any, rows: int) -> LossTerm:
         target = None
     targets = () if target is None or predictions is None else _shaped_like(target, predictions)
     way = list(graph.way_to(node))
-    factors = [_factor(step) for step, _ in way[1:] if step.name().startswith(_SCALING)]
     return LossTerm(
         place=TermPlace(
             name, tuple((index, step.name(), _input_names(step)) for step, index in reversed(way)), bool(targets)
@@ -200,8 +203,7 @@ def _term(graph: _Graph, node: Any, rows: int) -> LossTerm:
         targets=targets,
         fits=predictions is not None,
         origin=origin,
-        scalings=len(factors),
-        weight=math.prod(factors),
+        factors=tuple(_factor(step) for step, _ in way[1:] if step.name().startswith(_SCALING)),
     )
 
 
@@ -261,15 +263,15 @@ def _origin(node: Any) -> tuple[int, Any]:
     return hash((below, output)), made_by or below
 
 
-def _factor(node: Any) -> float:
-    """The number by which a multiplication or division scales the loss; 1 if it is no number on the host."""
+def _factor(node: Any) -> tuple[Tensor | float, int]:
+    """The number by which a multiplication (exponent 1) or division (−1) scales the loss."""
     for name in ("_saved_other", "_saved_self"):
         saved = getattr(node, name, None)
         if isinstance(saved, Tensor) and (saved.ndim or saved.device.type != "cpu" or saved.requires_grad):
             continue
         if saved is not None:
-            return 1 / float(saved) if node.name().startswith("Div") else float(saved)
-    return 1.0
+            return saved, -1 if node.name().startswith("Div") else 1
+    return 1.0, 1
 
 
 def _input_names(node: Any) -> tuple[str, ...]:
