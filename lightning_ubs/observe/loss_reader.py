@@ -23,12 +23,13 @@ class LossReader:
     def __init__(self) -> None:
         self.num_labels: int | None = None
         self._place: TermPlace | None = None
-        self._is_settled = False
+        self._is_settled = self._is_barren = False
         self.forget_step()
 
     def forget(self) -> None:
         """Look for the predictions anew."""
-        self.num_labels, self._place, self._is_settled = None, None, False
+        self.num_labels, self._place = None, None
+        self._is_settled = self._is_barren = False
         self.forget_step()
 
     def forget_step(self) -> None:
@@ -38,8 +39,9 @@ class LossReader:
         self.unfitting: list[tuple[int, ...]] = []
 
     def settle(self, num_labels: int) -> None:
-        """From now on accept nothing but predictions for this many labels."""
+        """From now on accept nothing but predictions for this many labels, and search no loss that shows none."""
         self.num_labels, self._is_settled = num_labels, True
+        self._is_barren = self.term is None
 
     def read(self, loss: Tensor, rows: int, anew: bool) -> None:
         """Read the loss of a backward pass, while its graph exists.
@@ -49,7 +51,7 @@ class LossReader:
             rows: number of samples in the batch.
             anew: search the whole graph rather than look where the term was before.
         """
-        if self.term is not None and _width(self.term) == self.num_labels:
+        if (self._is_barren and not anew) or (self.term is not None and _width(self.term) == self.num_labels):
             return
         term = None if anew or self._place is None else follow(loss, rows, self._place)
         if term is None or _width(term) != self.num_labels:

@@ -81,7 +81,7 @@ class _Hook:
         small = tuple(part for part in every if sum(size != 1 for size in part.tensor.shape) <= 2)
         shapes = ", ".join(str(list(part.tensor.shape)) for part in every)
         # In several processes Lightning calls training_step through forward, so its result is seen there too.
-        result = isinstance(module, LightningModule) and isinstance(output, Mapping) and "loss" in output
+        result = hasattr(module, "training_step") and isinstance(output, Mapping) and "loss" in output
         self._seen.append(Seen(module, small, shapes, result))
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:

@@ -127,8 +127,8 @@ class StepObserver:
         aside = " (its loss has no cross-entropy to read them from)" if place and place.source == "module" else ""
         return (
             f"BatchSelection reads predictions of {labels} {noun}{plural} from {place}{aside}, as {kind}; "
-            f"{type(strategy).__name__} keeps {memory / 1e6:.1f} MB for {strategy.num_samples} samples on {device}, "
-            f"and each checkpoint grows by about {saved / 1e6:.1f} MB."
+            f"{type(strategy).__name__} keeps {memory / 1e6:.1f} MB for {strategy.num_samples} samples x {labels} "
+            f"{noun}{plural} on {device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
         )
 
     def _find_targets(self, module: LightningModule, outputs: Any, batch: Any, raw: Tensor) -> Tensor | None:

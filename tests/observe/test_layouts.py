@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
 from observe_tools import Keeping, Layout, assert_true_head, train
 from tiny_training import D, N, Q, data, loader, trainer
 from torch import Tensor, nn
@@ -344,6 +345,21 @@ def test_three_forward_passes_of_which_two_serve_consistency() -> None:
 
     module = Consistent()
     assert_true_head(module, train(module))
+
+
+@pytest.mark.parametrize("loss", [bce, by_hand])
+@pytest.mark.parametrize("returns", [None, "logits", "scores"])
+def test_training_step_that_is_called_through_forward(loss: Any, returns: str | None) -> None:
+    """As the strategy for several processes does, here with one."""
+
+    class Forward(Layout):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            logits = self.shown(batch[0], self(batch[0]))
+            value = loss(logits, batch[1])
+            return value if returns is None else {"loss": value, returns: logits}
+
+    module = Forward()
+    assert_true_head(module, train(module, strategy=DDPStrategy(process_group_backend="gloo")))
 
 
 class Adversarial(Layout):

@@ -280,7 +280,7 @@ def test_one_visible_line_tells_what_is_read(kind: Any, words: Any, caplog: pyte
     told = [record.getMessage() for record in caplog.records if "BatchSelection reads" in record.getMessage()]
     assert len(told) == 1
     assert all(word in told[0] for word in words)
-    assert "UBS keeps 0.0 MB for 42 samples on cpu" in told[0]
+    assert "UBS keeps 0.0 MB for 42 samples x 3 labels on cpu" in told[0]
     assert "each checkpoint grows by about 0.0 MB" in told[0]
 
 
