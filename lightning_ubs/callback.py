@@ -212,19 +212,18 @@ class BatchSelection(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self._watches:
-            return
-        plan, k = self._selector.current
-        self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
-        self._observer.start_step()
+        if self.strategy.needs_predictions:
+            self._observer.start_step()
+        if self.strategy.needs_predictions or self.strategy.needs_labels:
+            plan, k = self._selector.current
+            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        if not self._watches:
-            return
-        plan, k = self._selector.current
-        rows, verifying = plan.rank_sizes(k)[plan.layout.rank], self._verification.is_due
-        self._observer.before_backward(pl_module, loss, rows, verifying)
+        verifying = self._verification.is_due
+        if self.strategy.needs_predictions or verifying:
+            plan, k = self._selector.current
+            self._observer.before_backward(pl_module, loss, plan.rank_sizes(k)[plan.layout.rank], verifying)
         if verifying:
             self._verification.check_targets(self._observer.loss_targets)
 
@@ -369,11 +368,6 @@ class BatchSelection(Callback):
         if not self._announced:
             self._announced = True
             rank_zero_info(self._observer.announcement(self.strategy, seen, self._selector.compact))
-
-    @property
-    def _watches(self) -> bool:
-        """Whether anything of a training step is wanted."""
-        return self.strategy.needs_predictions or self.strategy.needs_labels
 
     def _own(self, batch: Any) -> Any:
         """The batch of the loader that is selected from."""

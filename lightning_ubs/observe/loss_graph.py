@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.observe.kinds import TRANSPARENT, Kind
-from lightning_ubs.observe.shapes import as_rows
+from lightning_ubs.observe.shapes import PICKING, as_rows
 
 # Nodes of a graph that are looked at before the search is given up.
 SEARCH_LIMIT = 50_000
@@ -102,8 +102,7 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> LossTerm | None:
         if slot >= 0:
             parent, index = node, slot
             node = node.next_functions[slot][0]
-    tensor = _SAVED[place.node](node).detach()
-    predictions = as_rows(tensor, rows, _origin(node)[1] if tensor.ndim == 1 else None)
+    predictions = _matrix(node, _SAVED[place.node](node).detach(), rows)
     if predictions is None:
         return None
     target = _target(node, parent, index) if place.shows_targets else None
@@ -187,8 +186,7 @@ class _Graph:
 def _term(graph: _Graph, node: Any, rows: int) -> LossTerm:
     name = node.name()
     tensor = _SAVED[name](node).detach()
-    origin, made_by = _origin(node)
-    predictions = None if name == _NLL[1] else as_rows(tensor, rows, made_by)
+    predictions = None if name == _NLL[1] else _matrix(node, tensor, rows)
     target = _target(node, *graph.parents.get(node, (None, -1)))
     if name == _LOG_SIGMOID and target is not None and not _are_halves(graph, node, target):
         target = None
@@ -202,7 +200,7 @@ def _term(graph: _Graph, node: Any, rows: int) -> LossTerm:
         predictions=tensor if predictions is None else predictions,
         targets=targets,
         fits=predictions is not None,
-        origin=origin,
+        origin=hash(_origin(node)[0]),
         factors=tuple(_factor(step) for step, _ in way[1:] if step.name().startswith(_SCALING)),
     )
 
@@ -252,15 +250,25 @@ def _shaped_like(target: Tensor, predictions: Tensor) -> tuple[Tensor, ...]:
     return (target.reshape(predictions.shape),) if target.numel() == predictions.numel() else ()
 
 
-def _origin(node: Any) -> tuple[int, Any]:
-    """(which tensor the predictions are, whatever its form or dtype; the node that gave them their present form)."""
+def _matrix(node: Any, tensor: Tensor, rows: int) -> Tensor | None:
+    """The predictions of a loss node as (rows, q), if they hold the same labels of each sample."""
+    if tensor.ndim == 2 and tensor.shape[1] > 1:
+        return as_rows(tensor, rows)
+    (below, _), made_by = _origin(node)
+    matrix = as_rows(tensor, rows, made_by)
+    is_picked = below is not None and below.name().startswith(PICKING)
+    return None if matrix is not None and matrix.shape[1] == 1 and is_picked else matrix
+
+
+def _origin(node: Any) -> tuple[tuple[Any, int], Any]:
+    """(node and output that the predictions are, whatever their form or dtype; the node that gave them their form)."""
     below, output = node.next_functions[0]
     made_by = None
     while below is not None and below.next_functions and below.name() in _SAME_VALUES:
         if made_by is None and below.name() not in _ELEMENTWISE and not below.name().startswith(("ToCopy", "Clone")):
             made_by = below
         below, output = below.next_functions[0]
-    return hash((below, output)), made_by or below
+    return (below, output), made_by or below
 
 
 def _factor(node: Any) -> tuple[Tensor | float, int]:

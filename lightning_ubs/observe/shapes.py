@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-# A vector that comes from one of these holds picked elements, not one per sample.
-_PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
+# What comes from one of these autograd nodes holds picked elements, not one label of each sample.
+PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
 
 
 def as_rows(tensor: Tensor, rows: int, made_by: Any = None) -> Tensor | None:
@@ -40,7 +40,7 @@ def as_rows(tensor: Tensor, rows: int, made_by: Any = None) -> Tensor | None:
 def _unfolded(tensor: Tensor, rows: int, made_by: Any) -> Tensor | None:
     name = made_by.name() if made_by is not None else ""
     before = getattr(made_by, "_saved_self_sym_sizes", None)
-    if name.startswith(_PICKING) or (before is not None and before[0] != rows):
+    if name.startswith(PICKING) or (before is not None and before[0] != rows):
         return None
     if len(tensor) == rows and (rows > 1 or before is None):
         return tensor.unsqueeze(1)

@@ -55,7 +55,7 @@ def in_shape(found: Tensor | None, predictions: Tensor) -> Tensor:
     if found is not None and found.shape == predictions.shape:
         return found.detach().float()
     rows, labels = predictions.shape
-    if found is not None and found.numel() == rows == len(predictions) and labels == 1:
+    if found is not None and found.numel() == rows and labels == 1:
         return found.detach().float().reshape(rows, 1)
     if found is not None and found.shape == (rows,) and not found.is_floating_point():
         # Unlike one_hot, this neither waits for the device nor minds an index that stands for "ignore".

@@ -86,27 +86,23 @@ class IdVerification:
     def check_targets(self, targets: tuple[Tensor, ...]) -> None:
         """Compare what the loss of this step was given, before the optimiser steps; waits for the device.
 
+        Where that cannot be compared, a later backward pass of the same step may be.
+
         Args:
             targets: those of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
         """
-        planned, batch = self._planned, self._batch
-        if planned is None:
+        if self._planned is None:
             return
         if not targets:
-            found = batch_targets(batch)
+            found = batch_targets(self._batch)
             targets = () if found is None else (found,)
-        fitting = [target.detach().cpu() for target in targets if len(target) == len(planned)]
-        self._planned = self._batch = None
-        if not fitting:
-            return
-        first, *others = fitting
-        if any(are_rows_permuted(first, other) for other in others):
-            raise SelectionError(
-                f"{self._where}: the loss compares predictions with the labels of two samples: {_MIXED}"
-            )
-        self._compare_labels(planned, first)
+        fitting = [target.detach().cpu() for target in targets if len(target) == len(self._planned)]
+        if any(are_rows_permuted(fitting[0], other) for other in fitting[1:]):
+            raise SelectionError(f"{self._where}: predictions are compared with the labels of two samples: {_MIXED}")
+        if fitting and self._compare_labels(self._planned, fitting[0]) is not Verdict.INCOMPARABLE:
+            self.drop_step()
 
-    def _compare_labels(self, planned: Tensor, targets: Tensor) -> None:
+    def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
         column = None if self._labels is None else self._labels.column
         verdict = Verdict.INCOMPARABLE if column is None else compare(targets, column.rows(planned))
         if verdict is Verdict.DIFFERENT and self._ids is None and not self._is_another_column(planned, targets):
@@ -119,6 +115,7 @@ class IdVerification:
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
         if verdict is Verdict.INCOMPARABLE:
             log.debug("%s: the dataset shows no labels to compare with; ids are not verified.", self._where)
+        return verdict
 
     def _is_another_column(self, planned: Tensor, targets: Tensor) -> bool:
         """Whether another column of the dataset holds these targets, so that the wrong one was taken for labels."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +23,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lightning_ubs import BatchSelection
 
 X, Y = data().tensors
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is an instance of `nn.Module` and is already saved.*"),
+    pytest.mark.filterwarnings("ignore:.*exists and is not empty.*"),
+]
 
 
 class Embedding(Layout):
@@ -225,7 +232,6 @@ class HoldsItsNetwork(Layout):
         return by_hand(logits, batch[1]) if self.by_hand else bce(logits, batch[1])
 
 
-@pytest.mark.filterwarnings("ignore:.*is an instance of `nn.Module`.*")
 @pytest.mark.parametrize("custom", [False, True], ids=["bce", "by hand"])
 def test_hyper_parameters_that_hold_the_network_are_saved_and_resumed(custom: bool, tmp_path: Any) -> None:
     def run(epochs: int, **options: Any) -> Any:
@@ -359,7 +365,11 @@ def test_training_step_that_is_called_through_forward(loss: Any, returns: str | 
             return value if returns is None else {"loss": value, returns: logits}
 
     module = Forward()
-    assert_true_head(module, train(module, strategy=DDPStrategy(process_group_backend="gloo")))
+    try:
+        with patch.dict(os.environ):
+            assert_true_head(module, train(module, strategy=DDPStrategy(process_group_backend="gloo")))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class Adversarial(Layout):

@@ -65,6 +65,38 @@ def test_a_collate_function_that_sorts_is_found_by_the_labels(strategy: Any, mod
         assert cause in message
 
 
+def test_a_later_backward_pass_is_compared_where_the_first_cannot_be() -> None:
+    class Adversarial(Manual):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            numbers = batch[0][:, 0].long()
+            critic = self(X[numbers])[:, :2]
+            self.manual_backward(bce(critic, torch.ones_like(critic)))
+            self.manual_backward(bce(self(X[numbers]), Y[numbers]))
+
+    hidden = [(X[i], "no label") for i in range(N)]
+    collate = {"collate_fn": lambda rows: (torch.stack([x for x, _ in rows]),)}
+    sorted_ = {"collate_fn": lambda rows: (torch.stack(sorted((x for x, _ in rows), key=lambda x: float(x[1]))),)}
+    train(Adversarial(), loader(hidden, **collate), labels=Y)
+    assert "not the labels of the planned samples" in refused(Adversarial(), loader(hidden, **sorted_), labels=Y)
+
+
+class Watching(BatchSelection):
+    """Counts the steps in which modules are watched."""
+
+    watched = 0
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        super().on_train_batch_start(*args)
+        self.watched += bool(torch.nn.modules.module._global_forward_hooks)
+
+
+def test_modules_are_watched_in_the_first_step_at_most() -> None:
+    for strategy, steps in ((UBS(), 1), (Balance(), 0), (Random(), 0)):
+        selection = Watching(strategy, warmup_epochs=1)
+        fit(selection, max_epochs=2)
+        assert selection.watched == steps
+
+
 class Shard(TensorDataset):
     """Each process holds other samples than the ids say, as a shard of its own would."""
 
