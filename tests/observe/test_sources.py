@@ -516,7 +516,7 @@ def test_watching_the_first_step_does_not_disturb_compiled_networks() -> None:
             return self.loss(self.net(batch[0][:, 1:]), batch[1])
 
     counts = []
-    for callbacks in ([], [BatchSelection(warmup_epochs=1)]):
+    for callbacks in ([], [BatchSelection(warmup_epochs=0)]):
         torch._dynamo.reset()
         compiled.clear()
         module = Plain()
@@ -681,8 +681,7 @@ def test_probabilities_a_rounding_error_outside_are_fine_and_stay_in_the_unit_in
     assert selection.strategy.memory.values.max() <= 1
 
 
-@pytest.mark.parametrize("kind", [Tiny, ByHand])
-@pytest.mark.parametrize("strategy", [UBS, HardImbalance])
+@pytest.mark.parametrize(("kind", "strategy"), [(Tiny, HardImbalance), (ByHand, UBS)])
 def test_predictions_and_graph_of_a_step_do_not_outlive_it(kind: Any, strategy: Any) -> None:
     class Forgetting(kind):  # type: ignore[misc]
         last: Any = None
@@ -697,7 +696,7 @@ def test_predictions_and_graph_of_a_step_do_not_outlive_it(kind: Any, strategy: 
             return self.loss(logits, batch[1])
 
         def on_train_batch_end(self, *args: Any) -> None:
-            if self.current_epoch == 1:
+            if self.current_epoch == 1 and args[-1] in (1, 4):
                 gc.collect()
                 self.nodes.append(sum(type(thing).__name__.endswith("Backward0") for thing in gc.get_objects()))
 
@@ -706,7 +705,8 @@ def test_predictions_and_graph_of_a_step_do_not_outlive_it(kind: Any, strategy: 
     selection = BatchSelection(strategy(), warmup_epochs=1)
     fit(selection, module, max_epochs=2)
     assert module.checked == 11
-    assert len(set(module.nodes)) == 1
+    assert len(module.nodes) == 2
+    assert module.nodes[0] == module.nodes[1]
     assert all(not value.requires_grad for value in selection.strategy.state_dict().values() if torch.is_tensor(value))
 
 
