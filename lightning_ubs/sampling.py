@@ -127,6 +127,10 @@ class EpochPlan:
         share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
         return [share + (rank < rest) for rank in range(world)]
 
+    def rank_size(self, batch: int) -> int:
+        """Samples of batch ``batch`` on this process."""
+        return self.rank_sizes(batch)[self.layout.rank]
+
     @property
     def distinct_share(self) -> float:
         """Distinct samples of the whole plan, as a share of all samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +16,7 @@ from lightning_ubs import _lightning
 from lightning_ubs._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.collectives import broadcast_from_rank_zero
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.matrices import feature_matrix, label_matrix, visible_labels
+from lightning_ubs.observe import DatasetLabels, feature_matrix
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.refusals import check_loader, check_same_dataset, process_rank, warn_if_nothing_is_selected
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler
@@ -46,6 +47,7 @@ class FitSession:
         features: the feature matrix, where it is given.
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
+        on_dataset: called with what the dataset shows of its labels.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class FitSession:
         features: Any,
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
+        on_dataset: Callable[[DatasetLabels], None],
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -73,6 +76,7 @@ class FitSession:
         self.labels, self.features = labels, features
         self.history_dtype = history_dtype
         self.epoch_size = epoch_size
+        self._on_dataset = on_dataset
         self.dataset: Any = None
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
@@ -124,6 +128,13 @@ class FitSession:
         self.prepare()
         if self._read_early:
             _lightning.restart_loader(trainer)
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The plan of the epoch that is being trained."""
+        if self.selector.plan is None:
+            raise SelectionError("no epoch is planned yet; selection begins in Trainer.fit.")
+        return self.selector.plan
 
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
@@ -257,17 +268,19 @@ class FitSession:
     def _prepare_strategy(self, dataloader: DataLoader[Any], n: int) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""
         strategy, dataset = self.selector.strategy, dataloader.dataset
+        shown = DatasetLabels(self.labels, dataset)
         if self.trainer.world_size > 1:
-            check_same_dataset(self.trainer, dataloader, visible_labels(self.labels, dataset, n))
+            check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = label_matrix(self.labels, dataset, n, name) if strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, n, name) if strategy.needs_features else None
+            labels = shown.matrix(name) if strategy.needs_labels else None
+            features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
             dtype = {} if self.history_dtype == torch.float32 else {"history_dtype": self.history_dtype}
             strategy.reset(n, labels, features, **dtype)
             self._fresh = self._loaded is None
         self.dataset = dataset
         self._restore()
+        self._on_dataset(shown)
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""
