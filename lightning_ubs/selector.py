@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_ubs._arguments import constructor_arguments
+from lightning_ubs.epochs import EpochDraws
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
+from lightning_ubs.sampling import BatchLayout, EpochPlan
 from lightning_ubs.strategies import Strategy
 
 STATE_VERSION = 1
@@ -68,13 +68,15 @@ class Selector:
         fill_last: bool = False,
         compact: bool = False,
     ) -> None:
-        check_replacement(replacement)
-        self.fill_last = fill_last
         self.strategy = strategy
-        self.seed = seed
-        self.replacement = replacement
         self.compact = compact
+        self._epochs = EpochDraws(seed, replacement, fill_last)
         self.forget()
+
+    @property
+    def seed(self) -> int:
+        """Of every draw; a checkpoint's wins."""
+        return self._epochs.seed
 
     def forget(self) -> None:
         """Start anew, as if nothing had been trained."""
@@ -107,9 +109,13 @@ class Selector:
             return self.plan
         if self._probabilities_epoch != epoch:
             self._measure(epoch, share)
-        ids = self._selected_ids(epoch) if self.selects(epoch) else self._shuffled_ids(epoch)
+        if self.selects(epoch):
+            assert self.probabilities is not None
+            ids = self._epochs.selected(epoch, layout, self.strategy, self.probabilities)
+        else:
+            ids = self._epochs.shuffled(epoch, layout)
         self.plan = EpochPlan(epoch, ids, layout)
-        self._batch_ids = self._without_repeats(self.plan)
+        self._batch_ids = self._epochs.visits(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
         self._trained = torch.zeros(len(self.plan), dtype=torch.bool)
         self._batches_done = self.skipped_batches = 0
@@ -117,7 +123,7 @@ class Selector:
 
     def shuffled_plan(self, epoch: int) -> EpochPlan:
         """A plain pass that depends on nothing that was learnt, for readers beside the training."""
-        return EpochPlan(epoch, self._shuffled_ids(epoch), self._layout)
+        return EpochPlan(epoch, self._epochs.shuffled(epoch, self._layout), self._layout)
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled warm-up pass."""
@@ -198,7 +204,7 @@ class Selector:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         _check_state(state, self.strategy)
-        self.seed = state["seed"]
+        self._epochs.seed = state["seed"]
         self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]
         self.probabilities = state.get("probabilities")
@@ -257,37 +263,6 @@ class Selector:
                 "numbers of at least 0 with a positive sum; check what its update was given."
             )
         return probabilities
-
-    def _selected_ids(self, epoch: int) -> Tensor:
-        """The ids of a selected epoch: as many samples as in a plain one, unless the last batch is filled."""
-        layout, strategy = self._layout, self.strategy
-        generator, size = epoch_generator(self.seed, epoch), layout.global_batch_size
-        fill = self.fill_last or strategy.fill_last
-        if strategy.only_shuffles:
-            ids = self._shuffled_ids(epoch)
-            return fill_last_batch(ids, size, layout.num_samples, generator) if fill else ids
-        assert self.probabilities is not None
-        count = layout.full_draws if fill else layout.num_draws
-        return strategy.draw(self.probabilities, size, count, generator, self.replacement)
-
-    def _shuffled_ids(self, epoch: int) -> Tensor:
-        """The ids of a plain epoch: a shuffled pass, or the next part of one where epochs are shorter."""
-        layout, count = self._layout, self._layout.num_draws
-        n = layout.num_samples
-        if layout.epoch_samples is None:
-            return shuffled_pass(n, count, epoch_generator(self.seed, epoch))
-        first = epoch * count
-        passes = range(first // n, (first + count - 1) // n + 1)
-        ids = torch.cat([shuffled_pass(n, n, epoch_generator(self.seed, number)) for number in passes])
-        return ids[first - passes.start * n :][:count]
-
-    def _without_repeats(self, plan: EpochPlan) -> Tensor:
-        """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
-        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
-            return plan.ids
-        size, spare = plan.layout.global_batch_size, plan.layout.num_samples
-        rows = torch.nn.functional.pad(plan.ids, (0, -len(plan.ids) % size), value=spare).view(-1, size)
-        return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]
 
 
 def _plain_arguments(strategy: Strategy) -> dict[str, str]:
