@@ -151,7 +151,7 @@ def check_rebuildable(dataloader: Any) -> None:
     """Refuse a loader class that Lightning cannot make anew with another sampler."""
     if type(dataloader) is DataLoader or not isinstance(dataloader, DataLoader):
         return
-    if dataloader.batch_size is None or isinstance(dataloader.sampler, SelectionSampler):
+    if isinstance(sampler_of(dataloader), SelectionSampler):
         return
     try:
         with_sampler(dataloader, SelectionSampler(dataloader.dataset))  # type: ignore[arg-type]
@@ -169,9 +169,14 @@ def with_sampler(dataloader: DataLoader[Any], sampler: Sampler[int]) -> DataLoad
     return rebuilt
 
 
+def sampler_of(dataloader: DataLoader[Any]) -> Any:
+    """The sampler that decides the order; loaders made anew around a batch sampler show another one as theirs."""
+    return getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
+
+
 def own_sampler(dataloader: DataLoader[Any]) -> Any:
     """The sampler the user gave, also where Lightning has wrapped it for several processes."""
-    sampler: Any = dataloader.sampler
+    sampler = sampler_of(dataloader)
     return sampler.dataset._sampler if type(sampler).__name__ == "DistributedSamplerWrapper" else sampler
 
 

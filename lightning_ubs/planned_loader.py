@@ -27,10 +27,10 @@ def follow(loader: DataLoader[Any], guide: Guide) -> None:
     ``iter`` looks up ``__iter__`` on the class, so the loader gets a subclass of its own class.
     """
     kind = type(loader)
-    bases = (_StatelessPosition, _PlannedLoader, kind) if hasattr(kind, "load_state_dict") else (_PlannedLoader, kind)
+    front = _StatefulPlannedLoader if hasattr(kind, "load_state_dict") else _PlannedLoader
     body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_class": kind}
     vars(loader)["plan_guide"] = guide
-    loader.__class__ = type(kind.__name__, bases, body)
+    loader.__class__ = type(kind.__name__, (front, kind), body)
 
 
 def unfollow(loader: DataLoader[Any]) -> None:
@@ -51,7 +51,7 @@ class _PlannedLoader(DataLoader[Any]):
 
     def start(self, plan: EpochPlan, first_batch: int, for_training: bool) -> Iterator[Any]:
         """Read ``plan`` from ``first_batch`` on."""
-        sampler: Any = self.sampler
+        sampler = getattr(self.batch_sampler, "sampler", None)
         assert isinstance(sampler, SelectionSampler)
         sampler.follow_once(plan, first_batch)
         if for_training:
@@ -66,7 +66,7 @@ class _PlannedLoader(DataLoader[Any]):
             vars(self).update(kept)
 
 
-class _StatelessPosition:
+class _StatefulPlannedLoader(_PlannedLoader):
     """For loaders that save their own position: it is the Trainer's, and must not be skipped to twice."""
 
     def state_dict(self) -> dict[str, Any]:

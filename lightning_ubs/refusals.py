@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lightning_ubs._lightning import own_sampler
+from lightning_ubs._lightning import own_sampler, sampler_of
 from lightning_ubs.collectives import gather_objects
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.sampling import SelectionSampler
@@ -73,12 +73,12 @@ def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
         )
     if not getattr(dataloader, "in_order", True):
         raise SelectionError("in_order=False loses which sample a prediction belongs to; use in_order=True.")
-    if dataloader.batch_size is None or not _is_plain(dataloader.batch_sampler, BatchSampler):
+    if not _is_plain(dataloader.batch_sampler, BatchSampler):
         raise SelectionError(
             "a custom batch_sampler (or batch_size=None) makes its own batches, so they cannot be chosen; pass "
             "batch_size= (and drop_last=) to the DataLoader instead."
         )
-    if not isinstance(dataloader.sampler, SelectionSampler):
+    if not isinstance(sampler_of(dataloader), SelectionSampler):
         _check_sampler(dataloader, rank, world_size)
 
 
@@ -88,8 +88,8 @@ def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> N
     n = len(dataloader.dataset)  # type: ignore[arg-type]
     if _is_plain(sampler, RandomSampler):
         plain = not sampler.replacement and sampler.num_samples == n
-    elif type(sampler) is torch.utils.data.DistributedSampler:
-        size = len(sampler.dataset)  # type: ignore[arg-type]
+    elif _is_plain(sampler, torch.utils.data.DistributedSampler):
+        size = len(sampler.dataset)
         plain = (sampler.rank, sampler.num_replicas, size) == (rank, world_size, n)
         if not plain:
             raise SelectionError(
@@ -109,7 +109,8 @@ def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> N
 def _is_plain(value: Any, kind: type) -> bool:
     """Whether ``value`` is of ``kind`` itself, as torch has it or as torchdata's stateful loader does."""
     own = type(value)
-    return own is kind or (own.__name__ == kind.__name__ and own.__module__.startswith("torchdata.stateful_dataloader"))
+    stateful = own.__module__.startswith("torchdata.stateful_dataloader")
+    return own is kind or (stateful and own.__name__.removeprefix("Stateful") == kind.__name__)
 
 
 def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:
@@ -139,7 +140,7 @@ def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:
 
 def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Tensor | None) -> None:
     """Refuse processes that hold different samples, because an id would mean another sample on each of them."""
-    told = isinstance(dataloader.sampler, SelectionSampler | torch.utils.data.DistributedSampler)
+    told = isinstance(sampler_of(dataloader), SelectionSampler | torch.utils.data.DistributedSampler)
     digest = None if labels is None else hashlib.sha256(labels.cpu().contiguous().numpy().tobytes()).hexdigest()
     shown = gather_objects((len(dataloader.dataset), digest))  # type: ignore[arg-type]
     if len(set(shown)) > 1:

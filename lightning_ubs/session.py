@@ -79,6 +79,7 @@ class FitSession:
         self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
         self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
         self._loader: DataLoader[Any] | None = None
+        self._sampler: SelectionSampler | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
         self._exit = ExitStack()
@@ -200,7 +201,8 @@ class FitSession:
         trainer, selector = self.trainer, self.selector
         rank, world_size = process_rank(trainer)
         check_loader(dataloader, rank, world_size)
-        layout = BatchLayout(len(dataloader.dataset), dataloader.batch_size, dataloader.drop_last, world_size, rank)
+        batches = dataloader.batch_sampler
+        layout = BatchLayout(len(dataloader.dataset), batches.batch_size, batches.drop_last, world_size, rank)
         if self.dataset is None:
             self._prepare_strategy(dataloader, layout.num_samples)
         elif layout.num_samples != selector.strategy.num_samples:
@@ -211,8 +213,9 @@ class FitSession:
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout)
-        own = isinstance(dataloader.sampler, SelectionSampler)
-        sampler = dataloader.sampler if own else SelectionSampler(dataloader.dataset)
+        own = isinstance(batches.sampler, SelectionSampler)
+        sampler = batches.sampler if own else SelectionSampler(dataloader.dataset)
+        self._sampler = sampler
         sampler.bind(lambda: (self.plan_to_read(), 0), layout)
         self._loader = dataloader if own else _lightning.with_sampler(dataloader, sampler)
         follow(self._loader, self)
@@ -225,10 +228,10 @@ class FitSession:
     def _release_loader(self) -> None:
         if self._loader is not None:
             unfollow(self._loader)
-            sampler = self._loader.sampler
-            if isinstance(sampler, SelectionSampler):
-                sampler.release()
             self._loader = None
+        if self._sampler is not None:
+            self._sampler.release()
+            self._sampler = None
 
     def _prepare_strategy(self, dataloader: DataLoader[Any], n: int) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""

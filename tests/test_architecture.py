@@ -36,8 +36,26 @@ OPTIONAL = (
 ALLOWED = {
     "functional": {"torch", "numpy"},
     "state": {"torch", "lightning_ubs.errors", "lightning_ubs.functional"},
-    "strategies": {"torch", "lightning_ubs.errors", "lightning_ubs.functional", "lightning_ubs.state"},
+    "strategies": {
+        "torch",
+        "lightning_ubs._arguments",
+        "lightning_ubs._checks",
+        "lightning_ubs.errors",
+        "lightning_ubs.functional",
+        "lightning_ubs.state",
+    },
     "sampling.py": {"torch", "numpy"},
+    "planned_loader.py": {"torch", "lightning_ubs.sampling"},
+    "selector.py": {
+        "torch",
+        "lightning_ubs._arguments",
+        "lightning_ubs.errors",
+        "lightning_ubs.functional",
+        "lightning_ubs.sampling",
+        "lightning_ubs.strategies",
+    },
+    "_arguments.py": {"torch"},
+    "_checks.py": set(),
     "errors.py": set(),
 }
 

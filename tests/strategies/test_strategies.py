@@ -96,7 +96,7 @@ def test_ubs_options_reach_the_equations(visits: Visits) -> None:
 
 def test_the_ablations_differ_from_the_method_and_from_each_other(visits: Visits) -> None:
     kinds = [UBS(), UBS(lambda1=0), UBS(lambda1=1), UBS(correlation=None)]
-    weights = [trained(strategy, visits).weights for strategy in kinds]
+    weights = [trained(strategy, visits).measured.weights for strategy in kinds]
     assert all(not torch.allclose(weights[a], weights[b]) for a in range(4) for b in range(a))
 
 
@@ -275,13 +275,14 @@ def test_blocks_of_rows_and_no_snapshot_give_the_same(
     monkeypatch.setattr(uncertainty, "SNAPSHOT_BYTES", 0)
     blocked = trained(make(name), visits)
     assert torch.equal(blocked.probabilities(20.0), whole.probabilities(20.0))
-    assert torch.equal(blocked.uncertainty, whole.uncertainty)
-    assert torch.equal(blocked.correlation, whole.correlation)
+    assert blocked.measured.uncertainty is None
+    assert torch.equal(blocked.current_uncertainty(), whole.measured.uncertainty)
+    assert torch.equal(blocked.measured.correlation, whole.measured.correlation)
 
 
 def test_half_precision_history_stays_close_to_single(visits: Visits) -> None:
     half, single = trained(make("ubs_half"), visits), trained(make("ubs"), visits)
-    assert torch.allclose(half.uncertainty, single.uncertainty, atol=2e-3)
+    assert torch.allclose(half.measured.uncertainty, single.measured.uncertainty, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", [Balance, HardImbalance])
