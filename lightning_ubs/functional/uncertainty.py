@@ -49,8 +49,8 @@ def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:
     change = (history[:, 1:] - history[:, :-1]).abs_()
     counts = counts.clamp(max=window)
     first_valid = (window - counts).reshape(-1, 1, 1)
-    invalid = torch.arange(window - 1, device=history.device).reshape(1, -1, 1) < first_valid
-    total = change.masked_fill_(invalid, 0).sum(1)
+    valid = torch.arange(window - 1, device=history.device).reshape(1, -1, 1) >= first_valid
+    total = _zero_where_not(valid, change).sum(1)
     return total.div_((counts - 1).clamp(min=1).reshape(-1, 1))
 
 
@@ -71,5 +71,13 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor
     >>> label_uncertainty(window, torch.tensor([5]), lambda1=0.5)
     tensor([[0.5855]])
     """
-    latest = torch.where((counts > 0).reshape(-1, 1), history[:, -1], 0.5)
+    seen = (counts > 0).reshape(-1, 1)
+    latest = _zero_where_not(seen, history[:, -1].clone()).add_(~seen, alpha=0.5)
     return binary_entropy(latest).mul_(1 - lambda1).add_(window_fluctuation(history, counts), alpha=lambda1)
+
+
+def _zero_where_not(keep: Tensor, values: Tensor) -> Tensor:
+    """Set floats to 0 in place, whatever they hold, by their bits: a mask of one value per row is slow otherwise."""
+    bits = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.itemsize])
+    bits.bitwise_and_(-keep.to(bits.dtype))
+    return values
