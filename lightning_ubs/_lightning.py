@@ -203,6 +203,11 @@ def fetches_in_step(trainer: Trainer) -> bool:
     return isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
 
 
+def fetched_batch(trainer: Trainer) -> Any:
+    """The batch that a ``training_step(self, dataloader_iter)`` fetched last."""
+    return getattr(trainer.fit_loop._data_fetcher, "_batch", None)
+
+
 def fetches_in_advance(trainer: Trainer) -> bool:
     """Whether Lightning fetches one batch in advance, to see the end of loaders that do not tell their length."""
     fetcher = trainer.fit_loop._data_fetcher

@@ -9,22 +9,21 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_ubs._arguments import call_repr
 from lightning_ubs._checks import check_choice, check_range
-from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch
+from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch, fetched_batch, fetches_in_step
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.observation import StepObserver
-from lightning_ubs.predictions import Outputs
+from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Observation, Outputs, StepObserver, Targets
 from lightning_ubs.refusals import check_trainer
 from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Selector
 from lightning_ubs.session import FitSession
 from lightning_ubs.strategies import UBS, Strategy
-from lightning_ubs.targets import Targets
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -40,13 +39,14 @@ class BatchSelection(Callback):
         warmup_epochs: shuffled epochs before the first selected one (γ).
         seed: of every draw; no other generator is used.
         outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None to look for them.
-        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None for the usual
-            places.
+            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
+            returns, else what the loss was computed from, else what a module returned.
+        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
+            computed from, else the usual places of a batch.
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
         features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
         replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
-            ``"full"`` with repeats anywhere.
+            ``"full"`` with repeats anywhere, ``"systematic"`` each sample as often as P says, rounded up or down.
         start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
         end_epoch: epoch from which the pressure is 1; the last by default.
         history_dtype: ``"float32"`` (default), ``"float16"`` or ``"bfloat16"`` for remembered predictions.
@@ -54,6 +54,14 @@ class BatchSelection(Callback):
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.
         save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+        kind: what the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
+            ``"log_probs"``; None to find it out.
+        ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
+            function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
+        epoch_size: samples per epoch, as a share in (0, 1] or a number; all by default. Every epoch has the same
+            number of batches. Warm-up epochs walk on through a shuffled pass.
+        fill_last: fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
+            trains on more samples than a plain one.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -76,6 +84,10 @@ class BatchSelection(Callback):
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
         save_state: Literal["full", "weights"] = "full",
+        kind: str | None = None,
+        ids: Ids = None,
+        epoch_size: float | int | None = None,
+        fill_last: bool = False,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -100,8 +112,18 @@ class BatchSelection(Callback):
         self.log_metrics = log_metrics
         self.loader = loader
         self.save_state = save_state
-        self._selector = Selector(strategy, self.seed, replacement, compact=save_state == "weights")
-        self._observer = StepObserver(outputs, targets, device, self.strategy.needs_targets)
+        self.epoch_size = _checked_size(epoch_size)
+        if fill_last and replacement == "none":
+            raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
+        self.fill_last = bool(fill_last)
+        self._selector = Selector(
+            strategy, self.seed, replacement, fill_last=self.fill_last, compact=save_state == "weights"
+        )
+        self.kind, self.ids = kind, ids
+        self._observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
+        self._verification = IdVerification(ids)
+        self._announced = False
+        self._has_backward = False
         self._fit: FitSession | None = None
         self._seconds = 0.0
 
@@ -168,9 +190,11 @@ class BatchSelection(Callback):
             labels=self.labels,
             features=self.features,
             history_dtype=self.history_dtype,
+            epoch_size=self.epoch_size,
+            on_dataset=self._see_dataset,
         )
-        if self.strategy.needs_predictions:
-            self._observer.attach(pl_module)
+        self._observer.attach(pl_module)
+        self._announced = False
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -193,18 +217,31 @@ class BatchSelection(Callback):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._session.start_batch(current_batch(trainer))
-        self._observer.start_step()
+        self._has_backward = False
+        if self.strategy.needs_predictions:
+            self._observer.start_step()
+        if not fetches_in_step(trainer):
+            self._verify(current_batch(trainer), batch)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        self._observer.stop_step()
+        k = current_batch(trainer)
+        if fetches_in_step(trainer) and not self._has_backward:
+            self._verify(k, fetched_batch(trainer))
+        self._has_backward = True
+        verifying = self._verification.is_due
+        if self.strategy.needs_predictions or verifying:
+            self._observer.before_backward(pl_module, loss, self._session.plan.rank_size(k), verifying)
+        if verifying:
+            self._verification.check_targets(self._observer.loss_targets)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
-            self._learn(current_batch(trainer), pl_module, outputs, batch)
+            self._learn(current_batch(trainer), pl_module, outputs, self._own(batch))
+            self._observer.drop_step()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -228,17 +265,35 @@ class BatchSelection(Callback):
 
     def _learn(self, k: int, pl_module: LightningModule, outputs: Any, batch: Any) -> None:
         """Give batch ``k``'s predictions to the strategy; Lightning skips a step without a batch or a loss."""
-        batch = batch if self.loader is None or batch is None else batch[self.loader]
-        skipped = batch is None or (pl_module.automatic_optimization and not outputs)
-        if skipped:
+        if batch is None or not (outputs or self._has_backward):
             self._selector.skip_batch(k)
             return
         self._session.check_one_fetch(k)
         if self.strategy.needs_predictions:
-            plan = self._selector.plan
-            assert plan is not None
-            self._selector.learn(k, self._observer.observe((plan, k), pl_module, outputs, batch))
+            seen = self._observer.observe(self._session.plan, k, pl_module, outputs, batch)
+            self._selector.learn(k, seen)
+            self._announce(seen)
         self._selector.finish_batch(k)
+
+    def _verify(self, k: int, batch: Any) -> None:
+        """Compare the planned ids of batch ``k`` with its own, where that is due."""
+        if self.strategy.needs_predictions or self.strategy.needs_labels:
+            plan = self._session.plan
+            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
+
+    def _see_dataset(self, labels: DatasetLabels) -> None:
+        """The train dataset is known, with what it shows of its labels."""
+        self._verification.begin(labels)
+        self._observer.expect(self.strategy.num_labels or labels.num_labels)
+
+    def _announce(self, seen: Observation) -> None:
+        if not self._announced:
+            self._announced = True
+            rank_zero_info(self._observer.announcement(self.strategy, seen, self._selector.compact))
+
+    def _own(self, batch: Any) -> Any:
+        """The batch of the loader that is selected from."""
+        return batch if self.loader is None or batch is None else batch[self.loader]
 
     def _check_others(self, trainer: Trainer) -> None:
         """Two of these callbacks must have their own loader and their own strategy."""
@@ -256,6 +311,11 @@ class BatchSelection(Callback):
         if not self.strategy.needs_predictions or self._selector.plan is None:
             return
         kind, epoch = self._observer.kind, self._selector.plan.epoch
+        if self._selector.skipped_batches == len(self._selector.plan):
+            raise SelectionError(
+                f"no step of epoch {epoch} had a loss or returned anything, so there were no predictions; return the "
+                "loss from training_step, or call self.manual_backward(loss)."
+            )
         fault = self._selector.first_fault()
         if fault is not None:
             allowed = "in [0, 1]" if kind == "probs" else "finite"
@@ -271,6 +331,7 @@ class BatchSelection(Callback):
             self._fit.close()
             self._fit = None
         self._observer.detach()
+        self._verification.begin(None)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -284,6 +345,16 @@ class BatchSelection(Callback):
         if self._fit is None:
             raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
         return self._fit
+
+
+def _checked_size(value: float | int | None) -> float | int | None:
+    """A share of the dataset (a float up to 1), or a number of samples."""
+    if value is None or value == 1:
+        return None
+    check_range("epoch_size", value, 0)
+    if value == 0 or (value > 1 and value % 1):
+        raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
+    return float(value) if value < 1 else int(value)
 
 
 def _dtype(value: str | torch.dtype | None) -> torch.dtype:

@@ -32,10 +32,11 @@ class BatchLayout:
         drop_last: leave out a last, short batch.
         world_size: number of processes.
         rank: this process.
+        epoch_samples: samples in an epoch; all of them by default.
 
     >>> layout = BatchLayout(num_samples=10, batch_size=2, world_size=2)
-    >>> layout.global_batch_size, layout.num_batches
-    (4, 3)
+    >>> layout.global_batch_size, layout.num_batches, layout.num_draws
+    (4, 3, 10)
     """
 
     num_samples: int
@@ -43,6 +44,7 @@ class BatchLayout:
     drop_last: bool = False
     world_size: int = 1
     rank: int = 0
+    epoch_samples: int | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -52,13 +54,22 @@ class BatchLayout:
     @property
     def num_batches(self) -> int:
         """Batches in an epoch, the same for every epoch and process."""
-        whole, rest = divmod(self.num_samples, self.batch_size * self.world_size)
+        whole, rest = divmod(self._samples, self.batch_size * self.world_size)
         return whole if self.drop_last else whole + (rest > 0)
 
     @property
     def num_draws(self) -> int:
-        """Samples that all processes together train on in a plain pass."""
-        return min(self.num_samples, self.num_batches * self.global_batch_size)
+        """Samples that all processes together train on in an epoch, the last batch as short as in a plain pass."""
+        return min(self._samples, self.full_draws)
+
+    @property
+    def full_draws(self) -> int:
+        """Samples in an epoch whose last batch is full as well."""
+        return self.num_batches * self.global_batch_size
+
+    @property
+    def _samples(self) -> int:
+        return self.num_samples if self.epoch_samples is None else self.epoch_samples
 
 
 class EpochPlan:
@@ -115,6 +126,10 @@ class EpochPlan:
         size = self.layout.global_batch_size
         share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
         return [share + (rank < rest) for rank in range(world)]
+
+    def rank_size(self, batch: int) -> int:
+        """Samples of batch ``batch`` on this process."""
+        return self.rank_sizes(batch)[self.layout.rank]
 
     @property
     def distinct_share(self) -> float:

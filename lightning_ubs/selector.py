@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import check_replacement, repeats_in_rows, shuffled_pass
+from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
@@ -55,11 +55,21 @@ class Selector:
         strategy: what decides the probabilities.
         seed: of every draw.
         replacement: how samples are drawn.
+        fill_last: fill a short last batch of selected epochs.
         compact: save only what keeps a resume valid, not what makes it exact.
     """
 
-    def __init__(self, strategy: Strategy, seed: int, replacement: Replacement, compact: bool = False) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        seed: int,
+        replacement: Replacement,
+        *,
+        fill_last: bool = False,
+        compact: bool = False,
+    ) -> None:
         check_replacement(replacement)
+        self.fill_last = fill_last
         self.strategy = strategy
         self.seed = seed
         self.replacement = replacement
@@ -97,25 +107,17 @@ class Selector:
             return self.plan
         if self._probabilities_epoch != epoch:
             self._measure(epoch, share)
-        generator = epoch_generator(self.seed, epoch)
-        size, batches = layout.global_batch_size, layout.num_batches
-        if self.selects(epoch):
-            assert self.probabilities is not None
-            ids = self.strategy.draw(self.probabilities, size, batches, generator, self.replacement)
-        else:
-            ids = shuffled_pass(layout.num_samples, size * batches, generator)
+        ids = self._selected_ids(epoch) if self.selects(epoch) else self._shuffled_ids(epoch)
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._without_repeats(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
-        self._trained = torch.zeros(batches, dtype=torch.bool)
+        self._trained = torch.zeros(len(self.plan), dtype=torch.bool)
         self._batches_done = self.skipped_batches = 0
         return self.plan
 
     def shuffled_plan(self, epoch: int) -> EpochPlan:
         """A plain pass that depends on nothing that was learnt, for readers beside the training."""
-        layout = self._layout
-        count = layout.num_batches * layout.global_batch_size
-        return EpochPlan(epoch, shuffled_pass(layout.num_samples, count, epoch_generator(self.seed, epoch)), layout)
+        return EpochPlan(epoch, self._shuffled_ids(epoch), self._layout)
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled warm-up pass."""
@@ -256,9 +258,32 @@ class Selector:
             )
         return probabilities
 
+    def _selected_ids(self, epoch: int) -> Tensor:
+        """The ids of a selected epoch: as many samples as in a plain one, unless the last batch is filled."""
+        layout, strategy = self._layout, self.strategy
+        generator, size = epoch_generator(self.seed, epoch), layout.global_batch_size
+        fill = self.fill_last or strategy.fill_last
+        if strategy.only_shuffles:
+            ids = self._shuffled_ids(epoch)
+            return fill_last_batch(ids, size, layout.num_samples, generator) if fill else ids
+        assert self.probabilities is not None
+        count = layout.full_draws if fill else layout.num_draws
+        return strategy.draw(self.probabilities, size, count, generator, self.replacement)
+
+    def _shuffled_ids(self, epoch: int) -> Tensor:
+        """The ids of a plain epoch: a shuffled pass, or the next part of one where epochs are shorter."""
+        layout, count = self._layout, self._layout.num_draws
+        n = layout.num_samples
+        if layout.epoch_samples is None:
+            return shuffled_pass(n, count, epoch_generator(self.seed, epoch))
+        first = epoch * count
+        passes = range(first // n, (first + count - 1) // n + 1)
+        ids = torch.cat([shuffled_pass(n, n, epoch_generator(self.seed, number)) for number in passes])
+        return ids[first - passes.start * n :][:count]
+
     def _without_repeats(self, plan: EpochPlan) -> Tensor:
         """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
-        if self.replacement != "full" or not self.selects(plan.epoch):
+        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
             return plan.ids
         size, spare = plan.layout.global_batch_size, plan.layout.num_samples
         rows = torch.nn.functional.pad(plan.ids, (0, -len(plan.ids) % size), value=spare).view(-1, size)

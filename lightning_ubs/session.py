@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +16,7 @@ from lightning_ubs import _lightning
 from lightning_ubs._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.collectives import broadcast_from_rank_zero
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.matrices import feature_matrix, label_matrix, visible_labels
+from lightning_ubs.observe import DatasetLabels, feature_matrix
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.refusals import check_loader, check_same_dataset, process_rank, warn_if_nothing_is_selected
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler
@@ -45,6 +46,8 @@ class FitSession:
         labels: the label matrix, where it is given.
         features: the feature matrix, where it is given.
         history_dtype: how predictions are kept.
+        epoch_size: samples per epoch, as a share or a number.
+        on_dataset: called with what the dataset shows of its labels.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class FitSession:
         labels: Any,
         features: Any,
         history_dtype: torch.dtype,
+        epoch_size: float | int | None,
+        on_dataset: Callable[[DatasetLabels], None],
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -70,6 +75,8 @@ class FitSession:
         self.end_epoch = end_epoch
         self.labels, self.features = labels, features
         self.history_dtype = history_dtype
+        self.epoch_size = epoch_size
+        self._on_dataset = on_dataset
         self.dataset: Any = None
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
@@ -121,6 +128,13 @@ class FitSession:
         self.prepare()
         if self._read_early:
             _lightning.restart_loader(trainer)
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The plan of the epoch that is being trained."""
+        if self.selector.plan is None:
+            raise SelectionError("no epoch is planned yet; selection begins in Trainer.fit.")
+        return self.selector.plan
 
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
@@ -202,7 +216,14 @@ class FitSession:
         rank, world_size = process_rank(trainer)
         check_loader(dataloader, rank, world_size)
         batches = dataloader.batch_sampler
-        layout = BatchLayout(len(dataloader.dataset), batches.batch_size, batches.drop_last, world_size, rank)
+        n = len(dataloader.dataset)
+        samples = self._epoch_samples(n)
+        layout = BatchLayout(n, batches.batch_size, batches.drop_last, world_size, rank, samples)
+        if samples is not None and layout.num_batches == 0:
+            raise SelectionError(
+                f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
+                "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
+            )
         if self.dataset is None:
             self._prepare_strategy(dataloader, layout.num_samples)
         elif layout.num_samples != selector.strategy.num_samples:
@@ -225,6 +246,17 @@ class FitSession:
             self.prepare()
         return self._loader
 
+    def _epoch_samples(self, n: int) -> int | None:
+        """Samples per epoch, where they are not all n."""
+        if self.epoch_size is None:
+            return None
+        if self.epoch_size > n:
+            raise SelectionError(
+                f"epoch_size={self.epoch_size} is more than the {n} training samples; use at most {n}, or a share in "
+                "(0, 1]."
+            )
+        return max(1, round(self.epoch_size * n)) if isinstance(self.epoch_size, float) else self.epoch_size
+
     def _release_loader(self) -> None:
         if self._loader is not None:
             unfollow(self._loader)
@@ -236,17 +268,19 @@ class FitSession:
     def _prepare_strategy(self, dataloader: DataLoader[Any], n: int) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""
         strategy, dataset = self.selector.strategy, dataloader.dataset
+        shown = DatasetLabels(self.labels, dataset)
         if self.trainer.world_size > 1:
-            check_same_dataset(self.trainer, dataloader, visible_labels(self.labels, dataset, n))
+            check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = label_matrix(self.labels, dataset, n, name) if strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, n, name) if strategy.needs_features else None
+            labels = shown.matrix(name) if strategy.needs_labels else None
+            features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
             dtype = {} if self.history_dtype == torch.float32 else {"history_dtype": self.history_dtype}
             strategy.reset(n, labels, features, **dtype)
             self._fresh = self._loaded is None
         self.dataset = dataset
         self._restore()
+        self._on_dataset(shown)
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""

@@ -91,7 +91,9 @@ def probabilities(weights: Sequence[float], pressure: float, quantizer: str = "f
 def pressure(epoch: int, start: int, end: int, s0: float) -> float:
     """Eq. (11), s0 before ``start`` and 1 after ``end``."""
     now = min(max(epoch, start), end)
-    return s0 if end == start else s0 * math.exp(math.log(1 / s0) / (end - start)) ** (now - start)
+    if end == start:
+        return s0 if epoch <= start else 1.0
+    return s0 * math.exp(math.log(1 / s0) / (end - start)) ** (now - start)
 
 
 def spread(values: Sequence[float], ddof: int = 1) -> float:
@@ -106,6 +108,8 @@ def proportional(values: Sequence[float], smoothing: float | None = None) -> np.
     """Active Bias by sampling: P in proportion to the spread plus a constant."""
     constant = sum(values) / len(values) if smoothing is None else smoothing
     shifted = [value + constant for value in values]
+    if sum(shifted) == 0:
+        return np.full(len(values), 1 / len(values))
     return np.array([value / sum(shifted) for value in shifted])
 
 

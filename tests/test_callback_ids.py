@@ -76,12 +76,6 @@ def test_dropping_the_last_batch_leaves_whole_ones(workers: int) -> None:
     assert {len(ids) for epoch in module.ids().values() for ids in epoch} == {8}
 
 
-def test_only_a_warm_up_pass_ends_with_a_short_batch() -> None:
-    module, _, _ = fit(selection())
-    sizes = {epoch: [len(ids) for ids in batches] for epoch, batches in module.ids().items()}
-    assert sizes == {0: [8] * 5 + [2], 1: [8] * 5 + [2], 2: [8] * 6, 3: [8] * 6}
-
-
 @pytest.mark.parametrize("batch_size", [1, N, 2 * N])
 def test_batches_of_one_and_batches_larger_than_the_set(batch_size: int) -> None:
     module, watch, _ = fit(selection(), train=loader(batch_size=batch_size), max_epochs=3)

@@ -743,7 +743,7 @@ def test_reprs_show_the_arguments() -> None:
         "quantizer='floor')"
     )
     assert repr(HardImbalance(pressure=4)) == "HardImbalance(pressure=4.0, neighbours=5)"
-    assert repr(Random()) == "Random()"
+    assert repr(Balance()) == "Balance()"
     shown = repr(BatchSelection(RecencyBias(window=7), warmup_epochs=3, seed=4, loader="b"))
     assert shown.startswith("BatchSelection(strategy=RecencyBias(window=7,")
     assert "warmup_epochs=3, seed=4" in shown

@@ -7,6 +7,7 @@ from lightning_ubs.functional.drawing import (
     check_replacement,
     draw_epoch,
     draw_plan,
+    fill_last_batch,
     shuffled_pass,
     weighted_order,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "correlation_of_chunks",
     "draw_epoch",
     "draw_plan",
+    "fill_last_batch",
     "hardness_probabilities",
     "imbalance_weights",
     "importance_weights",

@@ -117,6 +117,18 @@ def shuffled_pass(num_samples: int, count: int, generator: Generator) -> Tensor:
     return torch.randperm(num_samples, generator=generator, device=generator.device)[:count]
 
 
+def fill_last_batch(ids: Tensor, batch_size: int, num_samples: int, generator: Generator) -> Tensor:
+    """``ids`` with its last batch filled by other samples, drawn uniformly, none of them twice in that batch.
+
+    >>> fill_last_batch(torch.tensor([2, 0, 1]), 2, 3, torch.Generator().manual_seed(0))[:3].tolist()
+    [2, 0, 1]
+    """
+    missing = -len(ids) % batch_size
+    last = ids[len(ids) - (batch_size - missing) :] if missing else ids[:0]
+    order = shuffled_pass(num_samples, num_samples, generator)
+    return torch.cat([ids, order[~torch.isin(order, last)][:missing]])
+
+
 def weighted_order(probabilities: Tensor, generator: Generator) -> Tensor:
     """All n ids in the order of drawing without replacement: an exponential race with rates P."""
     race = torch.empty_like(probabilities).exponential_(generator=generator) / probabilities

@@ -88,11 +88,11 @@ class ActiveBias(UncertaintyStrategy):
         return proportional_probabilities(self._raw, self.smoothing)
 
     def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
         """As every strategy; without smoothing, too few samples may have a chance to be drawn."""
         try:
-            return super().draw(probabilities, batch_size, num_batches, generator, replacement)
+            return super().draw(probabilities, batch_size, num_draws, generator, replacement)
         except ValueError as error:
             if self.smoothing is None or self.smoothing > 0:
                 raise

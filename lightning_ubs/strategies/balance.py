@@ -48,7 +48,7 @@ class Balance(Strategy):
         return self.uniform()
 
     def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
         """The stratified batches, one after the other."""
-        return stratified_order(self._labels, batch_size, generator)[: num_batches * batch_size]
+        return stratified_order(self._labels, batch_size, generator)[:num_draws]

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs._arguments import call_repr
-from lightning_ubs.functional import draw_plan, weighted_order
+from lightning_ubs.functional import draw_epoch
 from lightning_ubs.functional.drawing import Replacement
 
 
@@ -54,6 +54,10 @@ class Strategy(ABC):
     needs_features: ClassVar[bool] = False
     #: Whether :meth:`update` does anything; False spares looking for predictions.
     needs_predictions: ClassVar[bool] = True
+    #: Whether epochs are successive parts of shuffled passes, whatever P is.
+    only_shuffles: ClassVar[bool] = False
+    #: Whether the last batch of a selected epoch is filled, whatever the callback says.
+    fill_last: bool = False
 
     num_samples: int = 0
     history_dtype: torch.dtype = torch.float32
@@ -116,12 +120,10 @@ class Strategy(ABC):
         """Selection probabilities P, (n,) float64, non-negative, summing to 1."""
 
     def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
-        """The ids of a selected epoch, one batch after the other, as a flat tensor."""
-        if replacement == "none":
-            return weighted_order(probabilities, generator)[: num_batches * batch_size]
-        return draw_plan(probabilities, batch_size, num_batches, generator, replacement).flatten()
+        """The ids of a selected epoch of ``num_draws`` samples, one batch after the other, as a flat tensor."""
+        return draw_epoch(probabilities, batch_size, num_draws, generator, replacement)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors on the CPU and plain scalars, enough to go on exactly."""

@@ -302,7 +302,7 @@ def test_hard_imbalance_without_targets_says_so(visits: Visits) -> None:
 def test_random_and_balance_visit_every_sample_once(name: str, visits: Visits) -> None:
     strategy = make(name)
     visits.reset(strategy)
-    order = strategy.draw(strategy.uniform(), 8, 4, torch.Generator().manual_seed(0), "batch")
+    order = strategy.draw(strategy.uniform(), 8, N, torch.Generator().manual_seed(0), "none")
     assert sorted(order.tolist()) == list(range(N))
     assert not strategy.warms_up
     assert not strategy.needs_predictions
@@ -314,18 +314,18 @@ def test_balance_batches_have_the_label_proportions_of_the_whole() -> None:
     labels[4:24, 1] = 1
     strategy = Balance()
     strategy.reset(40, labels)
-    order = strategy.draw(strategy.uniform(), 10, 4, torch.Generator().manual_seed(0), "batch")
+    order = strategy.draw(strategy.uniform(), 10, 40, torch.Generator().manual_seed(0), "batch")
     assert [batch.sum(0).tolist() for batch in torch.split(labels[order], 10)] == [[2.0, 5.0]] * 4
 
 
 @pytest.mark.parametrize("name", ["ubs", "recency", "hard"])
-@pytest.mark.parametrize("replacement", ["batch", "none", "full"])
+@pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_selected_epochs_prefer_likely_samples(name: str, replacement: Any, visits: Visits) -> None:
     strategy = trained(make(name), visits)
     probabilities = strategy.probabilities(1000.0)
     counts = torch.zeros(N)
     for seed in range(40):
-        order = strategy.draw(probabilities, 5, 3, torch.Generator().manual_seed(seed), replacement)
+        order = strategy.draw(probabilities, 5, 15, torch.Generator().manual_seed(seed), replacement)
         counts += torch.bincount(order, minlength=N)
     likely = probabilities >= probabilities.median()
     assert counts[likely].mean() > 2 * counts[~likely].mean()

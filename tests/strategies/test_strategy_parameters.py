@@ -26,7 +26,7 @@ PARAMETERS = {
     RecencyBias: ["window", "s0", "correlation", "bins", "log_base", "quantizer"],
     HardImbalance: ["pressure", "neighbours"],
     Balance: [],
-    Random: [],
+    Random: ["fill_last"],
 }
 
 
