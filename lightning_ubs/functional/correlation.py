@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from lightning_ubs.functional.counting import Chunks, PairCounts, count_pairs
+
 # A pass over all samples goes in blocks of about this many cells, which stay in a processor's cache, but of no fewer
 # rows than a matrix product needs to be fast.
 _BLOCK_CELLS, _BLOCK_ROWS = 2**18, 1024
-# float32 counts are exact up to here; then they are carried over into float64.
-_EXACT_COUNT = 2**24
+# Bytes that C may take beside itself and U.
+MEMORY = 2**28
+# Up to this many samples, c·log c is looked up.
+_TABLE = 2**20
 
 
 def block_rows(cells_per_row: int) -> int:
@@ -39,58 +42,74 @@ def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float 
     tensor([[1.0000, 0.6931],
             [0.6931, 1.0000]], dtype=torch.float64)
     """
-    rows = block_rows(uncertainty.shape[1] * (bins - 1))
-    return correlation_of_chunks(torch.split(uncertainty, rows), bins, log_base)
+    n, q = uncertainty.shape
+    rows = block_rows(q)
+    return correlation_of_chunks(lambda: torch.split(uncertainty, rows), n, q, bins, log_base)
 
 
-def correlation_of_chunks(chunks: Iterable[Tensor], bins: int = 5, log_base: float = math.e) -> Tensor:
-    """:func:`uncertainty_correlation` of a U that comes in row chunks, each (rows, q)."""
-    joint, margin, n = _joint_counts(chunks, bins)
-    information = _mutual_information(joint, margin, n, bins) / math.log(log_base)
-    return torch.where(torch.eye(len(information), dtype=torch.bool, device=joint.device), 1.0, information)
+def correlation_of_chunks(
+    chunks: Chunks, num_samples: int, num_labels: int, bins: int = 5, log_base: float = math.e, memory: int = MEMORY
+) -> Tensor:
+    """:func:`uncertainty_correlation` of a U that comes in chunks of rows.
+
+    Blocks of labels are counted against all later ones, as many at a time as fit into ``memory``. On a CPU, where most
+    values lie in one bin of their label, that bin is left out and the rest is counted sparsely. Counts are exact either
+    way.
+
+    Args:
+        chunks: gives the chunks of U, each (rows, q); called once per pass over the samples.
+        num_samples: n.
+        num_labels: q.
+        bins: number of bins (τ).
+        log_base: base of the logarithm.
+        memory: bytes to use beside C and the chunks.
+
+    Returns:
+        C, (q, q) float64.
+    """
+    if num_samples < 1:
+        raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix; train first.")
+    logarithm = _XLogX(num_samples)
+    result: Tensor | None = None
+    for pair in count_pairs(chunks, num_samples, num_labels, bins, memory):
+        if result is None:
+            result = torch.empty(num_labels, num_labels, dtype=torch.float64, device=pair.joint.device)
+        information = _mutual_information(pair, num_samples, logarithm) / math.log(log_base)
+        if pair.rows == pair.columns:
+            information = (information + information.T) / 2
+        result[pair.rows, pair.columns] = information
+        result[pair.columns, pair.rows] = information.T
+    assert result is not None
+    return result.fill_diagonal_(1.0)
 
 
-def _joint_counts(chunks: Iterable[Tensor], bins: int) -> tuple[Tensor, Tensor, int]:
-    """How often each pair of upper bins, and each upper bin, occurs; float64, exact."""
-    total: Tensor | None = None
-    recent, since, n = torch.empty(0), 0, 0
-    for chunk in chunks:
-        hot = _one_hot_upper_bins(chunk, bins)
-        if total is None:
-            recent = hot.new_zeros(hot.shape[1], hot.shape[1])
-            total = recent.double()
-        elif since + len(chunk) > _EXACT_COUNT:
-            total, recent, since = total + recent, torch.zeros_like(recent), 0
-        recent.addmm_(hot.T, hot)
-        since, n = since + len(chunk), n + len(chunk)
-    if total is None or n == 0:
-        raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix.")
-    joint = total + recent
-    # A bin always occurs together with itself, so the diagonal holds the margins.
-    return joint, joint.diagonal(), n
+def _mutual_information(pair: PairCounts, n: int, xlogx: _XLogX) -> Tensor:
+    """MI in nats of each label of one block with each of another, (rows, columns) float64."""
+    joint, up, down = pair.joint, pair.row_margin, pair.column_margin
+    up_rest, down_rest = n - up.sum(0), n - down.sum(0)
+    left = down.unsqueeze(1) - joint.sum(0)  # the left-out bin of the row's label: (k, rows, columns)
+    right = up.unsqueeze(2) - joint.sum(1)  # that of the column's label: (k, rows, columns)
+    corner = down_rest.unsqueeze(0) - right.sum(0)  # both: (rows, columns)
+    together = xlogx(joint).flatten(0, 1).sum(0) + xlogx(left).sum(0) + xlogx(right).sum(0) + xlogx(corner)
+    alone_up = xlogx(up).sum(0) + xlogx(up_rest)
+    alone_down = xlogx(down).sum(0) + xlogx(down_rest)
+    information = (together - alone_up.unsqueeze(1) - alone_down.unsqueeze(0)) / n + math.log(n)
+    return information.clamp(min=0)
 
 
-def _one_hot_upper_bins(uncertainty: Tensor, bins: int) -> Tensor:
-    """One-hot bins 1 .. bins-1 as (rows, (bins-1)·q) float32; bin 0 follows from the margins."""
-    index = (uncertainty * bins).floor().clamp(0, bins - 1)
-    upper = torch.arange(1, bins, device=index.device, dtype=index.dtype)
-    return (index.unsqueeze(1) == upper.unsqueeze(1)).flatten(1).float()
+class _XLogX:
+    """c·log c of counts; looked up where there are more counts than possible values."""
 
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._table: Tensor | None = None
 
-def _mutual_information(joint: Tensor, margin: Tensor, n: int, bins: int) -> Tensor:
-    """MI in nats from counts of the upper bins; ``joint`` is (k·q, k·q) and ``margin`` (k·q,), k = bins-1."""
-    k = bins - 1
-    q = margin.numel() // k
-    inner = joint.reshape(k, q, k, q)
-    upper = margin.reshape(k, q)
-    lowest = n - upper.sum(0)
-    left = upper.unsqueeze(0) - inner.sum(0)  # a in bin 0, b in bin j: (q, k, q)
-    right = upper.unsqueeze(2) - inner.sum(2)  # a in bin i, b in bin 0: (k, q, q)
-    corner = lowest.unsqueeze(0) - right.sum(0)  # both in bin 0: (q, q)
-    joint_sum = _xlogx(inner).sum((0, 2)) + _xlogx(left).sum(1) + _xlogx(right).sum(0) + _xlogx(corner)
-    margin_sum = _xlogx(upper).sum(0) + _xlogx(lowest)
-    information = (joint_sum - margin_sum.unsqueeze(0) - margin_sum.unsqueeze(1)) / n + math.log(n)
-    return ((information + information.T) / 2).clamp(min=0)
+    def __call__(self, counts: Tensor) -> Tensor:
+        if self._n >= min(_TABLE, 4 * counts.numel()):
+            return _xlogx(counts.double())
+        if self._table is None:
+            self._table = _xlogx(torch.arange(self._n + 1, dtype=torch.float64, device=counts.device))
+        return self._table.index_select(0, counts.int().flatten()).view(counts.shape)
 
 
 def _xlogx(counts: Tensor) -> Tensor:

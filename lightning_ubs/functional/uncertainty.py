@@ -21,8 +21,10 @@ def binary_entropy(probs: Tensor) -> Tensor:
     # 0 · log 0 is 0 here, because the logarithm is taken of something tiny instead.
     tiny = torch.finfo(probs.dtype).tiny
     rest = 1 - probs
-    entropy = probs * probs.clamp(min=tiny).log2() + rest * rest.clamp(min=tiny).log2()
-    return entropy.abs().clamp(max=1)
+    # In place from here on: what a refresh costs is how often it goes through memory.
+    entropy = probs.clamp(min=tiny).log2_().mul_(probs)
+    entropy.addcmul_(rest, rest.clamp(min=tiny).log2_())
+    return entropy.abs_().clamp_(max=1)
 
 
 def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:
@@ -44,12 +46,12 @@ def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:
     tensor([[0.4000]])
     """
     window = history.shape[1]
-    change = (history[:, 1:] - history[:, :-1]).abs()
+    change = (history[:, 1:] - history[:, :-1]).abs_()
     counts = counts.clamp(max=window)
     first_valid = (window - counts).reshape(-1, 1, 1)
     valid = torch.arange(window - 1, device=history.device).reshape(1, -1, 1) >= first_valid
-    total = torch.where(valid, change, 0).sum(1)
-    return total / (counts - 1).clamp(min=1).reshape(-1, 1)
+    total = _zero_where_not(valid, change).sum(1)
+    return total.div_((counts - 1).clamp(min=1).reshape(-1, 1))
 
 
 def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor:
@@ -69,5 +71,13 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor
     >>> label_uncertainty(window, torch.tensor([5]), lambda1=0.5)
     tensor([[0.5855]])
     """
-    latest = torch.where((counts > 0).reshape(-1, 1), history[:, -1], 0.5)
-    return lambda1 * window_fluctuation(history, counts) + (1 - lambda1) * binary_entropy(latest)
+    seen = (counts > 0).reshape(-1, 1)
+    latest = _zero_where_not(seen, history[:, -1].clone()).add_(~seen, alpha=0.5)
+    return binary_entropy(latest).mul_(1 - lambda1).add_(window_fluctuation(history, counts), alpha=lambda1)
+
+
+def _zero_where_not(keep: Tensor, values: Tensor) -> Tensor:
+    """Set floats to 0 in place, whatever they hold, by their bits: a mask of one value per row is slow otherwise."""
+    bits = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.itemsize])
+    bits.bitwise_and_(-keep.to(bits.dtype))
+    return values

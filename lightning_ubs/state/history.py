@@ -14,11 +14,15 @@ class PredictionHistory:
     Pushes are two indexed writes on the buffer's device, without a loop and without waiting. Row ``num_samples`` is
     a spare that is written and never read.
 
+    With ``torch.uint8`` a prediction is kept in 255 steps, one byte each, and is off by at most δ = 1/510. A
+    difference of two is then off by at most 2δ and an entropy by at most that of δ itself, so that U = λ1·d + (1-λ1)·e
+    is off by at most λ1/255 + (1-λ1)·0.0205: 0.0122 at λ1 = 0.5. Certain predictions stay exactly certain.
+
     Args:
         num_samples: n.
         num_labels: q.
         window: T.
-        dtype: how predictions are kept; half precision halves the memory.
+        dtype: how predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
         device: where they are kept.
 
     >>> history = PredictionHistory(num_samples=2, num_labels=1, window=2)
@@ -45,15 +49,19 @@ class PredictionHistory:
     def push(self, ids: Tensor, probs: Tensor) -> None:
         """Store predictions (b, q) of the samples ``ids`` (b,), which are distinct but for the spare row."""
         visits = self.visits[ids]
-        self.values[ids, visits % self.window] = probs.to(self.values.dtype)
+        self.values[ids, visits % self.window] = _encoded(probs, self.values.dtype)
         self.visits[ids] = visits + 1
 
     def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Windows of samples first .. last-1 as (rows, T, q) float32, oldest first, and how many are valid."""
-        visits = self.visits[first:last]
+        return self.rows_of(torch.arange(first, last, device=self.visits.device))
+
+    def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Windows of the samples ``ids`` as (b, T, q) float32, oldest first, and how many are valid."""
+        visits = self.visits[ids]
         order = (visits.unsqueeze(1) + torch.arange(self.window, device=visits.device)) % self.window
-        slots = order + self.window * torch.arange(first, last, device=visits.device).unsqueeze(1)
-        window = self.values.view(-1, self.num_labels).index_select(0, slots.flatten()).float()
+        slots = order + self.window * ids.unsqueeze(1)
+        window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 
     def to(self, device: torch.device) -> None:
@@ -76,5 +84,14 @@ class PredictionHistory:
             visits = visits.clamp(max=kept)
             history = latest.new_zeros(len(visits), self.window, self.num_labels)
             history[rows, (slots + visits.unsqueeze(1)) % kept] = latest
-        self.values[:-1] = history.to(self.values)
+        same = history.dtype == self.values.dtype
+        self.values[:-1] = history if same else _encoded(_decoded(history), self.values.dtype)
         self.visits[:-1] = visits
+
+
+def _encoded(probs: Tensor, dtype: torch.dtype) -> Tensor:
+    return (probs * 255).round_().to(dtype) if dtype == torch.uint8 else probs.to(dtype)
+
+
+def _decoded(values: Tensor) -> Tensor:
+    return values.float().div_(255) if values.dtype == torch.uint8 else values.float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -107,7 +108,8 @@ class UncertaintyStrategy(Strategy):
         snapshot = self.current_uncertainty() if cells * 4 <= SNAPSHOT_BYTES else None
         correlation = None
         if self.correlation is not None:
-            correlation = correlation_of_chunks(self._measured_blocks(snapshot), self.bins, self.log_base)
+            labels, chunks = self._memory.num_labels, partial(self._measured_blocks, snapshot)
+            correlation = correlation_of_chunks(chunks, self.num_samples, labels, self.bins, self.log_base)
         weighed = [(raw_weights(u, correlation), u.sum(dtype=torch.float64)) for u in self._measured_blocks(snapshot)]
         self._raw = torch.cat([raw for raw, _ in weighed])
         if self._prior is not None:

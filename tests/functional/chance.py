@@ -1,15 +1,18 @@
-"""What tests of random draws share: seeds, exact distributions, and how much work a draw does."""
+"""What tests share: seeds, exact distributions of draws, and work and memory counted without a clock."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Seeds are fixed, so a right implementation never fails; a wrong one is off by far more than this.
@@ -57,3 +60,19 @@ def counted_work() -> Iterator[_Work]:
     """Count the numbers that tensor operations write, which is their cost without the noise of a clock."""
     with _Work() as work:
         yield work
+
+
+@dataclass
+class _Peak:
+    bytes: int = 0
+
+
+@contextmanager
+def counted_memory() -> Iterator[_Peak]:
+    """The most bytes that the CPU allocator had handed out at a time, beyond what it had before."""
+    peak = _Peak()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        yield peak
+    changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())]
+    peak.bytes = max(itertools.accumulate(sizes, initial=0))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import reference
 import torch
+from chance import counted_memory
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import mutual_info_score
 
-from lightning_ubs.functional import correlation, correlation_of_chunks, uncertainty_correlation
+from lightning_ubs.functional import correlation_of_chunks, counting, uncertainty_correlation
 
 GOLDEN = torch.tensor([[0.05, 0.15], [0.55, 0.65], [0.45, 0.85], [0.95, 0.95]])
 
@@ -74,7 +76,7 @@ def test_constant_columns_share_nothing() -> None:
 
 def test_no_samples_at_all_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
-        correlation_of_chunks([])
+        uncertainty_correlation(torch.empty(0, 3))
 
 
 @given(matrices, st.integers(2, 7))
@@ -100,20 +102,86 @@ def test_permuting_samples_changes_nothing_and_permuting_labels_permutes(uncerta
 @given(matrices, st.integers(1, 50))
 def test_chunking_does_not_change_a_bit(uncertainty: np.ndarray, rows: int) -> None:
     whole = torch.from_numpy(uncertainty)
-    chunked = correlation_of_chunks(torch.split(whole, rows))
-    assert torch.equal(chunked, correlation_of_chunks([whole]))
+    chunked = correlation_of_chunks(lambda: torch.split(whole, rows), *whole.shape)
+    assert torch.equal(chunked, correlation_of_chunks(lambda: [whole], *whole.shape))
+
+
+def skewed(n: int, q: int, share: float, bin_: int = 3, seed: int = 0) -> torch.Tensor:
+    """U that lies in one bin with this probability, and depends on its neighbour elsewhere."""
+    rng = np.random.default_rng(seed)
+    values = rng.random((n, q))
+    values[:, 1:] = 0.5 * values[:, 1:] + 0.5 * values[:, :-1]
+    values[rng.random((n, q)) < share] = (bin_ + 0.5) / 5
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Which way of counting was used, and with how many blocks of labels in a pass."""
+    used: list[tuple[str, int]] = []
+    for way in (counting._DenseCounts, counting._SparseCounts):
+
+        def made(self: Any, blocks: list[slice], panel: list[int], k: int, name: str = way.__name__) -> None:
+            counting._Counts.__init__(self, blocks, panel, k)
+            used.append((name, len(panel)))
+
+        monkeypatch.setattr(way, "__init__", made)
+    return used
+
+
+@pytest.mark.parametrize("memory", [2**28, 4 * 40_000, 0])
+@pytest.mark.parametrize("labels", [64, 7, 1])
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_blocks_of_labels_and_sparse_counting_equal_the_reference_to_twelve_digits(
+    memory: int, labels: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = counted(monkeypatch)
+    monkeypatch.setattr(counting, "_BLOCK_LABELS", labels)
+    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(counting, "_EXACT_HALF", 16)
+    uncertainty = skewed(60, 16, share)
+    got = correlation_of_chunks(lambda: torch.split(uncertainty, 25), 60, 16, memory=memory)
+    np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy()), rtol=0, atol=1e-12)
+    assert torch.equal(got, got.T)
+    assert {name for name, _ in used} == {"_SparseCounts" if share > 0.5 else "_DenseCounts"}
+    assert (len(used) > 1) == (memory == 0)
+
+
+@pytest.mark.parametrize("bins", [2, 9])
+def test_sparse_counting_leaves_out_another_bin_for_each_label(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = counted(monkeypatch)
+    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
+    uncertainty = torch.cat([skewed(80, 2, 0.9, bin_, bin_) for bin_ in range(5)], dim=1)
+    got = uncertainty_correlation(uncertainty, bins)
+    np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy(), bins), rtol=0, atol=1e-12)
+    assert used == [("_SparseCounts", 1)]
 
 
 @pytest.mark.parametrize("carried", [2**24, 7, 5])
-def test_a_set_that_does_not_fill_its_last_block_is_counted_whole(
-    carried: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_counts_are_carried_over_before_single_precision_ends(
+    carried: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uncertainty = torch.rand(23, 3, generator=torch.Generator().manual_seed(0))
+    uncertainty = skewed(23, 3, share)
     whole = uncertainty_correlation(uncertainty)
-    monkeypatch.setattr(correlation, "_BLOCK_ROWS", 1)
-    monkeypatch.setattr(correlation, "_BLOCK_CELLS", 3 * 4 * 5)  # five rows at a time
-    monkeypatch.setattr(correlation, "_EXACT_COUNT", carried)
-    assert torch.equal(uncertainty_correlation(uncertainty), whole)
+    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(counting, "_HOT_ROWS", 1)
+    monkeypatch.setattr(counting, "_HOT_CELLS", 0)
+    monkeypatch.setattr(counting, "_EXACT_HALF", 4)
+    monkeypatch.setattr(counting, "_EXACT_SINGLE", carried)
+    torch.testing.assert_close(uncertainty_correlation(uncertainty), whole, rtol=0, atol=1e-14)
+
+
+def test_memory_stays_below_its_bound_whatever_the_number_of_labels() -> None:
+    n, q, memory = 200, 300, 2**20
+    uncertainty = skewed(n, q, 0.2)
+    with counted_memory() as peak:
+        bounded = correlation_of_chunks(lambda: torch.split(uncertainty, 100), n, q, memory=memory)
+    with counted_memory() as free:
+        unbounded = correlation_of_chunks(lambda: torch.split(uncertainty, 100), n, q)
+    torch.testing.assert_close(bounded, unbounded, rtol=0, atol=1e-12)
+    own = bounded.nbytes
+    assert peak.bytes - own < memory
+    assert free.bytes - own > 2 * memory
 
 
 def test_counts_stay_exact_where_half_precision_or_sloppy_sums_would_not() -> None:

@@ -17,7 +17,9 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
     "window_fluctuation": lambda device: F.window_fluctuation(*history(device)),
     "label_uncertainty": lambda device: F.label_uncertainty(*history(device), 0.5),
     "uncertainty_correlation": lambda device: F.uncertainty_correlation(torch.rand(n, q, device=device)),
-    "correlation_of_chunks": lambda device: F.correlation_of_chunks([torch.rand(n, q, device=device)] * 2),
+    "correlation_of_chunks": lambda device: F.correlation_of_chunks(
+        lambda: [torch.rand(n, q, device=device)] * 2, 2 * n, q
+    ),
     "raw_weights": lambda device: F.raw_weights(torch.rand(n, q, device=device), torch.rand(q, q, device=device)),
     "min_max_scale": lambda device: F.min_max_scale(torch.rand(n, device=device)),
     "sample_weights": lambda device: F.sample_weights(torch.rand(n, q, device=device)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from no_host_wait import forbid_host_wait
 
+from lightning_ubs.functional import label_uncertainty
 from lightning_ubs.state import PredictionHistory
 
 
@@ -59,6 +61,58 @@ def test_half_precision_is_kept_in_half_the_memory_and_read_as_single(dtype: tor
     rows, _ = history.rows(1, 2)
     assert rows.dtype == torch.float32
     assert rows[0, -1].tolist() == pytest.approx([0.3, 0.7], abs=2e-3)
+
+
+def test_a_byte_keeps_a_prediction_to_half_a_step_and_certainty_exactly() -> None:
+    history = PredictionHistory(2, 1001, 3, dtype=torch.uint8)
+    probs = torch.linspace(0, 1, 1001)
+    history.push(torch.tensor([1]), probs.unsqueeze(0))
+    assert history.values.element_size() == 1
+    rows, _ = history.rows(1, 2)
+    assert rows.dtype == torch.float32
+    assert (rows[0, -1] - probs).abs().max() <= 1 / 510 + 1e-7
+    assert rows[0, -1, 0] == 0
+    assert rows[0, -1, -1] == 1
+
+
+@pytest.mark.parametrize("lambda1", [0.0, 0.3, 1.0])
+def test_bytes_change_uncertainty_no_more_than_is_promised(lambda1: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    visits = torch.rand(4, 50, 200, generator=generator) ** 4
+    visits[:, :, :20] = 1 / 510 - 1e-5  # the steepest part of the entropy
+    exact, bytes_ = PredictionHistory(50, 200, 3), PredictionHistory(50, 200, 3, dtype=torch.uint8)
+    for probs in visits:
+        for history in (exact, bytes_):
+            history.push(torch.arange(50), probs)
+    one, other = (label_uncertainty(*history.rows(0, 50), lambda1) for history in (exact, bytes_))
+    bound = lambda1 / 255 + (1 - lambda1) * reference.entropy(1 / 510)
+    assert reference.entropy(1 / 510) < 0.0205
+    assert 0.5 * bound < (one - other).abs().max() <= bound + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+@pytest.mark.parametrize("other", [torch.float32, torch.float16, torch.uint8])
+def test_a_state_saved_in_one_precision_is_read_in_another(dtype: torch.dtype, other: torch.dtype) -> None:
+    history, resumed = PredictionHistory(3, 4, 2, dtype=dtype), PredictionHistory(3, 4, 2, dtype=other)
+    for _ in range(3):
+        history.push(torch.tensor([2, 0]), torch.rand(2, 4))
+    resumed.load_state_dict(history.state_dict())
+    (rows, counts), (read, read_counts) = history.rows(0, 3), resumed.rows(0, 3)
+    assert torch.equal(counts, read_counts)
+    assert (rows - read).abs().max() <= 1 / 510 + 1e-6
+    if dtype == other:
+        assert torch.equal(rows, read)
+
+
+def test_windows_of_chosen_samples_are_those_of_the_whole() -> None:
+    history = PredictionHistory(6, 2, 3)
+    for _ in range(5):
+        history.push(torch.randperm(6)[:4], torch.rand(4, 2))
+    rows, counts = history.rows(0, 6)
+    ids = torch.tensor([4, 0, 5])
+    some, some_counts = history.rows_of(ids)
+    assert torch.equal(some, rows[ids])
+    assert torch.equal(some_counts, counts[ids])
 
 
 def test_saving_takes_a_copy_and_loading_goes_on_as_before() -> None:

@@ -1,0 +1,1 @@
+"""What selection costs, measured as ratios within one run; ``python -m benchmarks`` makes the table."""

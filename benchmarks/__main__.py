@@ -1,0 +1,52 @@
+"""Measure everything and print the table: ``python -m benchmarks [--quick] [--only PART]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
+from benchmarks.measure import Row
+
+PARTS = {"correlation": correlation_rows, "refresh": refresh_rows, "drawing": drawing_rows, "growth": growth_rows}
+
+
+def main() -> int:
+    """Print each number as it is measured, write all of them as JSON, and fail if one is worse than its bound."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What selection costs, as ratios.")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; about a minute")
+    parser.add_argument("--only", choices=sorted(PARTS), help="one part instead of all")
+    parser.add_argument("--repeats", type=int, default=5, help="alternating repeats of each ratio, at least 5")
+    parser.add_argument("--threads", type=int, default=1, help="1 counts processor time, more the clock's")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/last.json"), help="where to write the numbers")
+    args = parser.parse_args()
+    if args.repeats < 5:
+        parser.error(f"--repeats {args.repeats} is too few to tell noise from cost; use at least 5.")
+    torch.set_num_threads(args.threads)
+    print("| what | median | quartiles | at most | limited by |\n|---|---|---|---|---|", flush=True)
+    rows: list[Row] = []
+    for part in [args.only] if args.only else PARTS:
+        for row in PARTS[part](args.repeats, args.quick):
+            rows.append(row)
+            print(_line(row), flush=True)
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+    args.json.write_text(json.dumps({"quick": args.quick, **machine, "rows": [asdict(row) for row in rows]}, indent=1))
+    slow = [row.name for row in rows if row.too_slow]
+    if slow:
+        print(f"worse than the bound by more than the noise: {'; '.join(slow)}.", file=sys.stderr)
+    return 1 if slow else 0
+
+
+def _line(row: Row) -> str:
+    bound = "" if row.bound is None else f"{row.bound:g}" + (" **missed**" if row.too_slow else "")
+    return f"| {row.name} | {row.value:.3g} | {row.low:.3g} – {row.high:.3g} | {bound} | {row.limit} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
