@@ -14,7 +14,17 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, suggestion, unknown_key
 from lightning_ubs.models import MultiLabelModule, build_model, original_lr
-from lightning_ubs.strategies import UBS, ActiveBias, Balance, HardImbalance, Random, RecencyBias, Strategy
+from lightning_ubs.strategies import (
+    UBS,
+    ActiveBias,
+    Balance,
+    HardImbalance,
+    InfoBatch,
+    LossBias,
+    Random,
+    RecencyBias,
+    Strategy,
+)
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "ubs": UBS,
@@ -23,6 +33,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "active": ActiveBias,
     "recent": RecencyBias,
     "hard": HardImbalance,
+    "loss": LossBias,
+    "infobatch": InfoBatch,
 }
 LOGGERS = ("csv", "tensorboard", "none")
 _NAMES = ("name", "strategy", "label", "variant")
