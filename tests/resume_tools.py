@@ -31,9 +31,13 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "Random": Random,
     "LossBias": LossBias,
     "InfoBatch": InfoBatch,
-    "half, unbiased": UBS,
+    "UBS, shorter and unbiased": UBS,
 }
-OPTIONS = {"half, unbiased": {"epoch_size": 0.5, "replacement": "systematic", "unbiased": "annealed"}}
+# 40 samples are five batches of 8, which two processes share evenly.
+OPTIONS = {
+    "InfoBatch": {"epoch_size": 40},
+    "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
+}
 FEATURES, LABELS = 6, 4
 
 
