@@ -200,7 +200,7 @@ class BatchSelection(Callback):
         if self._step is None:
             return None
         batch, device = self._step
-        return self._sample_weights.of_batch(batch).float().to(device, non_blocking=True)
+        return self._sample_weights.of_batch(self._session.plan, batch).float().to(device, non_blocking=True)
 
     @property
     @override
@@ -248,7 +248,9 @@ class BatchSelection(Callback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._timed():
-            self._session.prepare()
+            plan = self._session.prepare()
+            if self.unbiased:
+                self._sample_weights.of_plan(plan)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -272,7 +274,7 @@ class BatchSelection(Callback):
         if verifying:
             self._verification.check_targets(self._observer.loss_targets)
         if self.unbiased:
-            self._scaling.start(loss, self._sample_weights.of_batch(k))
+            self._scaling.start(loss, self._sample_weights.of_batch(self._session.plan, k))
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

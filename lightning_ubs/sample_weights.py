@@ -8,6 +8,7 @@ from torch import Tensor
 from lightning_ubs.epoch_options import Unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import importance_weights
+from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Schedule, Selector
 
 
@@ -28,15 +29,17 @@ class SampleWeights:
 
     def forget(self) -> None:
         """The epoch or the fit is over."""
-        self._of_plan: tuple[object, Tensor] | None = None
+        self._of_plan: tuple[EpochPlan, Tensor] | None = None
 
-    def of_batch(self, batch: int) -> Tensor:
-        """Weights of the samples of batch ``batch`` on this process, (b,) float64 on the CPU."""
-        plan = self._selector.plan
-        assert plan is not None
+    def of_plan(self, plan: EpochPlan) -> Tensor:
+        """Weights of all samples in the epoch of the selector's plan, (n,) float64 on the CPU."""
         if self._of_plan is None or self._of_plan[0] is not plan:
             self._of_plan = plan, self._of_epoch(plan.epoch)
-        return self._of_plan[1][plan[batch]]
+        return self._of_plan[1]
+
+    def of_batch(self, plan: EpochPlan, batch: int) -> Tensor:
+        """Weights of the samples of batch ``batch`` on this process, (b,) float64 on the CPU."""
+        return self.of_plan(plan)[plan[batch]]
 
     def _of_epoch(self, epoch: int) -> Tensor:
         """Weights of all samples, (n,) float64."""

@@ -175,7 +175,7 @@ STRATEGIES = [UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random, Loss
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_strategy_trains_and_keeps_its_ids(kind: Any, workers: int) -> None:
-    chosen = BatchSelection(kind(), warmup_epochs=2, seed=1)
+    chosen = BatchSelection(kind(), warmup_epochs=2, seed=1, epoch_size=1)
     module, watch, _ = fit(chosen, train=loader(num_workers=workers))
     assert_ids_are_planned(module, watch)
     assert chosen.probabilities is not None
