@@ -44,6 +44,15 @@ def is_sparse(features: Any) -> bool:
     return bool(optional_import("scipy.sparse").issparse(features))
 
 
+def numbered(kind: str, count: int) -> list[str]:
+    """Return names for columns that have none.
+
+    >>> numbered("label", 2)
+    ['label_0', 'label_1']
+    """
+    return [f"{kind}_{j}" for j in range(count)]
+
+
 def binary_labels(values: Any, source: str) -> npt.NDArray[np.uint8]:
     """Turn labels in {0, 1} or {-1, 1} into uint8 (n, q); anything else is refused.
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_ubs._files import sha256
+
 CONFIG_MODULE = "lightning_ubs.configs"
 GROUPS = ("data", "model", "selection", "trainer", "logger")
 
 # What changes neither a number nor a name: where a run happens and what is kept of it.
 _ASIDE: Mapping[str, tuple[str, ...]] = {
-    "data": ("data_dir", "num_workers"),
+    "data": ("data_dir", "num_workers", "max_bytes"),
     "selection": ("label", "save_state", "device"),
     "trainer": (
         "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -82,7 +84,7 @@ def run_key(config: Mapping[str, Any]) -> str:
     }
     path = config["data"].get("path")
     if path is not None and Path(path).is_file():
-        parts["data"]["path"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        parts["data"]["path"] = sha256(path)
     return digest({**parts, "seed": config["seed"]})
 
 
