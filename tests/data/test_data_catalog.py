@@ -49,6 +49,20 @@ def test_users_are_told_of_what_is_wrong():
     assert "500 features where the paper has 490" in entry("tmc2007").remark
 
 
+def test_the_catalogue_says_what_is_repaired_what_the_paper_calls_it_and_what_belongs_together():
+    repaired = {known.name: known.repairs for known in ENTRIES if known.repairs}
+    assert repaired == {"langlog": "LLOG-F"} | {f"rcv1subset{k}_aligned": f"rcv1subset{k}" for k in SHIFTS}
+    assert all(entry(name).defects for name in repaired.values())
+    assert {entry(known.paper_name).name for known in ENTRIES if known.paper_name} == {
+        entry(name).name for name in PAPER
+    }
+    assert not any(known.paper_name for known in ENTRIES if known.repairs)
+    assert {known.family for known in ENTRIES if known.name.startswith("rcv1")} == {"rcv1"}
+    assert (entry("yeast").source, entry("digits").source) == ("tsoumakas/mulan", "made by this package")
+    assert {known.folder for known in ENTRIES if known.realigned} == {f"rcv1subset{k}" for k in SHIFTS}
+    assert entry("langlog").folder == "langlog"
+
+
 def test_unknown_name_suggests_a_known_one():
     with pytest.raises(DataError, match="did you mean 'yeast'"):
         entry("yaest")

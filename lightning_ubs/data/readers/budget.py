@@ -17,6 +17,9 @@ VARIABLE = "LIGHTNING_UBS_MAX_BYTES"
 _START = 64 * 2**20
 _GROWTH = {"binary": 1000, "text": 200}
 
+_LINE = 50
+"""A line, however short, takes as much time as so many bytes."""
+
 OBJECT = 200
 """Bytes that a small Python object with its parts fills."""
 
@@ -37,7 +40,7 @@ class Budget:
     >>> budget.unpack(60)
     Traceback (most recent call last):
     ...
-    lightning_ubs.data.types.DataError: small.npz: it unpacks to more than 100 bytes, ...
+    lightning_ubs.data.types.DataError: small.npz: reading it takes more than 100 bytes, ...
     """
 
     def __init__(self, source: str, limit: int) -> None:
@@ -62,26 +65,28 @@ class Budget:
         """Count bytes that were read from the file, after decompression."""
         self._unpacked += size
         if self._unpacked > self.limit:
-            self._refuse("unpacks to")
+            self._refuse("reading it takes")
 
     def hold(self, size: int) -> None:
         """Count bytes that are about to be allocated."""
         self._held += size
         if self._held > self.limit:
-            self._refuse("needs memory for")
+            self._refuse("reading it takes")
 
     @property
     def line_limit(self) -> int:
         """Characters that a line may have: its cells are some sixty times larger while it is parsed."""
         return max(2**20, self.limit // 64)
 
-    def refuse_line(self) -> None:
-        """Refuse a line that is longer than :attr:`line_limit`."""
-        self._refuse(f"has a line of more than {self.line_limit:,} characters, too long for")
+    def line(self, length: int) -> None:
+        """Count the time that a line takes, and refuse one that reached :attr:`line_limit`."""
+        if length >= self.line_limit:
+            self._refuse(f"parsing a line of {length:,} characters takes")
+        self.unpack(_LINE)
 
     def _refuse(self, what: str) -> None:
         raise DataError(
-            f"{self.source}: it {what} more than {self.limit:,} bytes, the limit for this file; if you trust it, raise "
+            f"{self.source}: {what} more than {self.limit:,} bytes, the limit for this file; if you trust it, raise "
             f"the limit with max_bytes=NUMBER (`data convert` takes it too) or {VARIABLE}=NUMBER."
         )
 

@@ -123,8 +123,7 @@ def text_lines(path: Path, budget: Budget) -> Iterator[Iterator[str]]:
 def _limited(text: io.TextIOWrapper, budget: Budget) -> Iterator[str]:
     limit = budget.line_limit
     while line := text.readline(limit):
-        if len(line) == limit:
-            budget.refuse_line()
+        budget.line(len(line))
         yield line
 
 

@@ -27,8 +27,7 @@ class _Lines:
         limit = self._budget.line_limit
         while line := self._stream.readline(limit):
             self.number += 1
-            if len(line) == limit:
-                self._budget.refuse_line()
+            self._budget.line(len(line))
             # scikit-learn copies its buffers once at the end; labels are Python tuples of numbers.
             self._budget.hold(2 * (16 * line.count(b":") + 8) + OBJECT + 32 * line.count(b","))
             yield line
@@ -37,7 +36,8 @@ class _Lines:
 def read_svmlight(path: Path, budget: Budget) -> MultiLabelData:
     """Return the content of an svmlight file, its features sparse; labels are named by their numbers, ascending.
 
-    Indices may begin at 0 or 1: where no index is 0, they begin at 1. A line may have no label.
+    Indices may begin at 0 or 1: where no index is 0, they begin at 1. A line may have no label; an empty
+    line is no sample.
     """
     load = optional_import("sklearn.datasets").load_svmlight_file
     with open_decompressed(path, budget) as stream:
