@@ -220,5 +220,5 @@ def test_the_default_grows_with_the_file_up_to_four_gibibytes(tmp_path, monkeypa
 def test_kilobytes_of_bzip2_are_refused_by_default_before_they_are_all_unpacked(tmp_path):
     (tmp_path / "s.arff.bz2").write_bytes(bz2.compress(b"%\n" * 2_000_000) * 50)
     assert (tmp_path / "s.arff.bz2").stat().st_size < 10_000
-    with pytest.raises(DataError, match=r"takes more than 6[78],[0-9,]+ bytes"):
+    with pytest.raises(DataError, match=r"takes more than 1[678],[0-9]+,[0-9]+ bytes"):
         read_dataset(tmp_path / "s.arff.bz2")

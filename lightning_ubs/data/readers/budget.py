@@ -14,10 +14,10 @@ VARIABLE = "LIGHTNING_UBS_MAX_BYTES"
 
 # Time stays linear in the file's size because, by default, so is the limit. R's published files unpack to 582 times
 # their size; a text is parsed some twenty times more slowly, and compresses less.
-_START = 64 * 2**20
+_START = {"binary": 64 * 2**20, "text": 16 * 2**20}
 _GROWTH = {"binary": 1000, "text": 200}
 
-_LINE = 50
+_LINE = 100
 """A line, however short, takes as much time as so many bytes."""
 
 OBJECT = 200
@@ -55,10 +55,10 @@ class Budget:
             path: The file.
             max_bytes: The limit; None takes that of the environment variable LIGHTNING_UBS_MAX_BYTES, and without
                 one 4 GiB or, for a small file, a large multiple of its size.
-            kind: ``"binary"``, or ``"text"``, whose multiple is smaller.
+            kind: ``"binary"``, or ``"text"``, whose multiple is smaller because it takes longer to parse.
         """
         given = asked(max_bytes)
-        automatic = min(MAX_BYTES, _START + _GROWTH[kind] * path.stat().st_size)
+        automatic = min(MAX_BYTES, _START[kind] + _GROWTH[kind] * path.stat().st_size)
         return cls(path.name, automatic if given is None else given)
 
     def unpack(self, size: int) -> None:
