@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -60,13 +61,13 @@ def location(known: Entry, data_dir: str | Path | None = None) -> Literal["embed
 def _published(known: Entry, folder: Path) -> list[Path] | None:
     """Return the published files, or None unless all are there."""
     paths = [folder / known.folder / file.name for file in known.files]
-    return paths if all(path.is_file() for path in paths) else None
+    return paths if all(os.path.isfile(path) for path in paths) else None
 
 
 def _archive(known: Entry, folder: Path) -> Path | None:
     """Return a file of the documented format: the dataset itself, or what it is derived from."""
     candidates = (folder / f"{name}.npz" for name in (known.name, *known.aliases, known.folder))
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def fetch(name: str, data_dir: str | Path | None = None, download: bool = True) -> list[Path]:
@@ -140,7 +141,7 @@ def _read(known: Entry, paths: list[Path], max_bytes: int | None) -> MultiLabelD
 
 
 def _stack(parts: list[MultiLabelData]) -> MultiLabelData:
-    """Put files with the same columns below each other."""
+    """Return the rows of several files with the same columns, one file below the other."""
     if is_sparse(parts[0].X):
         features = optional_import("scipy.sparse").vstack([part.X for part in parts], format="csr")
     else:

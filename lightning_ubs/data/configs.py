@@ -6,7 +6,9 @@ from lightning_ubs.data.entries import ENTRIES
 
 
 def register_datasets() -> None:
-    """Make ``data=NAME`` known to Hydra for every dataset; its other keys are those of ``configs/data/default.yaml``.
+    """Register every dataset with Hydra, so that ``data=NAME`` chooses it.
+
+    Its other keys are those of ``configs/data/default.yaml``.
 
     ``lightning_ubs.configs`` calls this when it is imported, which Hydra does before it looks for a configuration
     there: so it holds for the commands of this package and for any application whose search path names the package.

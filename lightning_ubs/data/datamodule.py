@@ -183,18 +183,18 @@ class MultiLabelDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[Sample]:
-        """Shuffled, by a generator of its own; the last batch may be short."""
+        """Return the training batches, shuffled by a generator of their own; the last one may be short."""
         generator = torch.Generator().manual_seed(self.seed)
         return self._loader(self.train_dataset, shuffle=True, generator=generator)
 
     @override
     def val_dataloader(self) -> DataLoader[Sample]:
-        """In the order of ``val_indices``."""
+        """Return the validation batches, in the order of ``val_indices``."""
         return self._loader(self.val_dataset)
 
     @override
     def test_dataloader(self) -> DataLoader[Sample]:
-        """In the order of ``test_indices``."""
+        """Return the test batches, in the order of ``test_indices``."""
         return self._loader(self.test_dataset)
 
     def _loader(self, dataset: MultiLabelDataset, **options: Any) -> DataLoader[Sample]:

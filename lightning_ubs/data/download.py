@@ -56,7 +56,7 @@ def address(file: SourceFile) -> str:
 
 
 def fetch_file(file: SourceFile, folder: Path, download: bool = True) -> Path:
-    """Return the file in ``folder``, downloaded if it is absent; its checksum is right, or it is not there.
+    """Return the path of the file in ``folder``, downloaded if it is absent; its checksum is verified either way.
 
     Args:
         file: What to fetch.
@@ -64,7 +64,7 @@ def fetch_file(file: SourceFile, folder: Path, download: bool = True) -> Path:
         download: False refuses to use the network.
     """
     target = folder / file.name
-    if target.is_file():
+    if os.path.isfile(target):
         _verify(target, file)
         return target
     by_hand = f"put {file.name} ({file.bytes:,} bytes, SHA-256 {file.sha256}) into {folder} by hand"

@@ -6,8 +6,8 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lightning_ubs._files import sha256
@@ -83,7 +83,7 @@ def run_key(config: Mapping[str, Any]) -> str:
         for group in ("data", "model", "selection", "trainer")
     }
     path = config["data"].get("path")
-    if path is not None and Path(path).is_file():
+    if path is not None and os.path.isfile(path):
         parts["data"]["path"] = sha256(path)
     return digest({**parts, "seed": config["seed"]})
 

@@ -1,4 +1,4 @@
-"""Tell the format of a file by its content, and by its name where the content says nothing."""
+"""The format of a file, by its content, and by its name where the content says nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def detect_format(path: Path) -> Format:
 
 
 def _is_svmlight(line: bytes, cut: bool) -> bool:
-    """Tell whether a line reads ``LABEL,... INDEX:VALUE ...``; the last word of a cut line does not count."""
+    """Return whether a line reads ``LABEL,... INDEX:VALUE ...``; the last word of a cut line does not count."""
     words = line.partition(b"#")[0].split()
     words = words[:-1] if cut and len(line) > 4000 else words
     pairs = words[1:] if words and _LABELS.fullmatch(words[0]) else words

@@ -93,7 +93,7 @@ class _Reader:
         return read_exactly(self.stream, size)
 
     def numbers(self, size: int, dtype: str) -> Numbers:
-        """Read a vector piece by piece, so that neither its zeros nor a size that is only claimed are held."""
+        """Return a vector, read piece by piece so that neither its zeros nor a size that is only claimed are held."""
         if size < 0:
             raise ValueError("a negative length")
         positions, values, step = list[Any](), list[Any](), CHUNK // 8

@@ -1,4 +1,4 @@
-"""Open a possibly compressed file, count what it unpacks to, and report progress on large ones."""
+"""Streams of files that may be compressed, with what they unpack to counted, and progress shown for large ones."""
 
 from __future__ import annotations
 
