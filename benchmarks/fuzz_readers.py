@@ -1,8 +1,8 @@
 """Feed damaged and hostile files of every format to the readers and see what they do.
 
 Every input must be read, or refused by one ``DataError`` of one sentence that names the file, within 10 seconds and
-2 GB; and nothing in it may be executed. Each is read in a process of its own, so that a crash or a limit that is hit is
-seen and counted. Run ``python benchmarks/fuzz_readers.py``; the exit code is the verdict.
+2 GB; and nothing in it may be executed. They are read in processes with limits, so that a crash or a limit that is hit
+is seen and counted. Run ``python benchmarks/fuzz_readers.py``; the exit code is the verdict.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import bz2
 import functools
 import gzip
 import io
+import json
 import lzma
 import os
 import pickle
@@ -24,10 +25,10 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.io
@@ -37,6 +38,7 @@ from lightning_ubs.data import DataError, read_dataset
 
 SECONDS = 10
 MEMORY = 2 * 2**30
+BATCH = 50
 FORBIDDEN = {"pickle.find_class", "os.system", "os.exec", "subprocess.Popen", "socket.connect"}
 XML = b"""<?xml version="1.0" encoding="utf-8"?>
 <labels xmlns="http://mulan.sourceforge.net/labels">
@@ -94,6 +96,14 @@ class Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a pickle would execute."""
         return exec, ("raise SystemExit('a reader executed a pickle')",)
+
+
+class Result(NamedTuple):
+    """What became of one input."""
+
+    outcome: str
+    seconds: float
+    memory: int
 
 
 @dataclass
@@ -267,62 +277,74 @@ PLAIN: dict[str, Callable[[], bytes]] = {
 
 def fuzz(inputs: int, seed: int = 0, with_bombs: bool = False, first: int = 0) -> Verdict:
     """Read ``inputs`` hostile files and return what happened."""
-    verdict = Verdict()
+    verdict, number, end = Verdict(), first, first + inputs
+    if with_bombs:
+        bombs()  # once, before the processes that use them
     with tempfile.TemporaryDirectory() as name:
-        for number in range(first, first + inputs):
-            path = write_input(Path(name), random.Random(f"{seed}-{number}"), with_bombs)
-            start = time.perf_counter()
-            outcome, memory = _in_a_process(path)
-            verdict.slowest = max(verdict.slowest, time.perf_counter() - start)
-            verdict.largest = max(verdict.largest, memory)
-            verdict.outcomes[outcome.split(":")[0]] += 1
-            if outcome.startswith("fault"):
-                verdict.faults.append(f"input {number} of seed {seed} ({path.name}): {outcome}")
-            path.unlink()
-            (Path(name) / "input.xml").unlink(missing_ok=True)
+        while number < end:
+            wanted = range(number, min(number + BATCH, end))
+            for result in _in_a_process(Path(name), wanted, seed, with_bombs):
+                verdict.slowest = max(verdict.slowest, result.seconds)
+                verdict.largest = max(verdict.largest, result.memory)
+                verdict.outcomes[result.outcome.split(":")[0]] += 1
+                if result.outcome.startswith("fault"):
+                    verdict.faults.append(f"input {number} of seed {seed}: {result.outcome}")
+                number += 1
     return verdict
 
 
-def _in_a_process(path: Path) -> tuple[str, int]:
-    """Return what became of an input that a child with limits read, and by how many bytes the child grew."""
+def _in_a_process(folder: Path, numbers: range, seed: int, with_bombs: bool) -> list[Result]:
+    """Return what became of inputs that a child with limits read, up to the first that ended the child."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ours)
         try:
-            before = _memory("VmRSS")
-            outcome = _watched(path)
-            grown = _memory("VmHWM") - before
-            os.write(theirs, f"{grown} {outcome}".encode(errors="replace")[:4000])
+            with os.fdopen(theirs, "w") as stream:
+                for result in _watched(folder, numbers, seed, with_bombs):
+                    stream.write(json.dumps(result) + "\n")
+                    stream.flush()
         finally:
             os._exit(0)
     os.close(theirs)
-    with os.fdopen(ours, "rb") as stream:
-        grown, _, told = stream.read().decode(errors="replace").partition(" ")
+    with os.fdopen(ours) as stream:
+        results = [Result(*json.loads(line)) for line in stream]
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         late = name in ("SIGALRM", "SIGPROF")
-        told = f"fault: longer than {SECONDS} s" if late else f"fault: the process crashed by {name}"
-    return told or "fault: no outcome", int(grown or 0)
+        told = f"longer than {SECONDS} s" if late else f"the process crashed by {name}"
+        results.append(Result(f"fault: {told}", SECONDS if late else 0.0, 0))
+    elif len(results) < len(numbers):
+        results.append(Result("fault: no outcome", 0.0, 0))
+    return results
+
+
+def _watched(folder: Path, numbers: range, seed: int, with_bombs: bool) -> Iterator[Result]:
+    """Read inputs in this process, which may not execute anything nor pass its limits."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    executed = list[str]()
+    sys.addaudithook(lambda event, _: executed.append(event) if event in FORBIDDEN else None)
+    before = _memory("VmRSS")
+    for number in numbers:
+        path = write_input(folder, random.Random(f"{seed}-{number}"), with_bombs)
+        start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # processor time: other programs do not count
+        signal.alarm(10 * SECONDS)
+        outcome = _outcome(path)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+        outcome = f"fault: executed {executed.pop()}" if executed else outcome
+        path.unlink()
+        (folder / "input.xml").unlink(missing_ok=True)
+        yield Result(outcome, time.process_time() - start, _memory("VmHWM") - before)
 
 
 def _memory(what: str) -> int:
     """Return a count of this process's memory in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(what)).split()[1]) * 1024
-
-
-def _watched(path: Path) -> str:
-    """Read in this process, which may not execute anything nor pass its limits."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # processor time: other programs do not count
-    signal.alarm(10 * SECONDS)
-    executed = list[str]()
-    sys.addaudithook(lambda event, _: executed.append(event) if event in FORBIDDEN else None)
-    outcome = _outcome(path)
-    return f"fault: executed {executed[0]}" if executed else outcome
 
 
 def _outcome(path: Path) -> str:

@@ -217,6 +217,12 @@ def test_the_default_grows_with_the_file_up_to_four_gibibytes(tmp_path, monkeypa
     assert Budget.of(path, 10**11).limit == 10**11
 
 
+def test_a_small_file_with_a_million_hashed_features_is_read_by_default(tmp_path):
+    rows = "".join(f"{row % 2} {row + 1}:1 {2**20}:1\n" for row in range(2000))
+    (tmp_path / "s.svm").write_text(rows)
+    assert read_dataset(tmp_path / "s.svm", cache=False).X.shape == (2000, 2**20)
+
+
 def test_kilobytes_of_bzip2_are_refused_by_default_before_they_are_all_unpacked(tmp_path):
     (tmp_path / "s.arff.bz2").write_bytes(bz2.compress(b"%\n" * 2_000_000) * 50)
     assert (tmp_path / "s.arff.bz2").stat().st_size < 10_000

@@ -32,7 +32,8 @@ class Budget:
 
     Args:
         source: The file's name, for the message.
-        limit: Bytes, for each of the two counts.
+        limit: Bytes that it may unpack to.
+        memory: Bytes that may be allocated for it; None takes ``limit``.
 
     >>> budget = Budget("small.npz", 100)
     >>> budget.unpack(60)
@@ -43,8 +44,9 @@ class Budget:
     lightning_ubs.data.types.DataError: small.npz: reading it takes more than 100 bytes, ...
     """
 
-    def __init__(self, source: str, limit: int) -> None:
+    def __init__(self, source: str, limit: int, memory: int | None = None) -> None:
         self.source, self.limit = source, limit
+        self.memory = limit if memory is None else memory
         self._unpacked = self._held = 0
 
     @classmethod
@@ -58,20 +60,23 @@ class Budget:
             kind: ``"binary"``, or ``"text"``, whose multiple is smaller because it takes longer to parse.
         """
         given = asked(max_bytes)
-        automatic = min(MAX_BYTES, _START[kind] + _GROWTH[kind] * path.stat().st_size)
-        return cls(path.name, automatic if given is None else given)
+        if given is not None:
+            return cls(path.name, given)
+        size = path.stat().st_size
+        limit, memory = (min(MAX_BYTES, _START[key] + _GROWTH[key] * size) for key in (kind, "binary"))
+        return cls(path.name, limit, memory)
 
     def unpack(self, size: int) -> None:
         """Count bytes that were read from the file, after decompression."""
         self._unpacked += size
         if self._unpacked > self.limit:
-            self._refuse("reading it takes")
+            self._refuse("reading it takes", self.limit)
 
     def hold(self, size: int) -> None:
         """Count bytes that are about to be allocated."""
         self._held += size
-        if self._held > self.limit:
-            self._refuse("reading it takes")
+        if self._held > self.memory:
+            self._refuse("reading it takes", self.memory)
 
     @property
     def line_limit(self) -> int:
@@ -81,12 +86,12 @@ class Budget:
     def line(self, length: int) -> None:
         """Count the time that a line takes, and refuse one that reached :attr:`line_limit`."""
         if length >= self.line_limit:
-            self._refuse(f"parsing a line of {length:,} characters takes")
+            self._refuse(f"parsing a line of {length:,} characters takes", self.limit)
         self.unpack(_LINE)
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str, limit: int) -> None:
         raise DataError(
-            f"{self.source}: {what} more than {self.limit:,} bytes, the limit for this file; if you trust it, raise "
+            f"{self.source}: {what} more than {limit:,} bytes, the limit for this file; if you trust it, raise "
             f"the limit with max_bytes=NUMBER (`data convert` takes it too) or {VARIABLE}=NUMBER."
         )
 
