@@ -33,7 +33,7 @@ def test_the_undamaged_inputs_are_read(script, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limits need Linux")
 def test_damaged_files_are_read_or_refused_by_one_sentence_and_nothing_is_executed(script):
-    verdict = script.fuzz(inputs=100, seed=1)
+    verdict = script.fuzz(inputs=400, seed=1)
     assert verdict.faults == []
-    assert verdict.outcomes.total() == 100
-    assert min(verdict.outcomes["read"], verdict.outcomes["refused"]) > 5, "damage must be neither total nor harmless"
+    assert verdict.outcomes.total() == 400
+    assert min(verdict.outcomes["read"], verdict.outcomes["refused"]) > 20, "damage must be neither total nor harmless"

@@ -39,12 +39,12 @@ def read_members(path: Path, wanted: tuple[str, ...], budget: Budget) -> dict[st
 
 def _member(archive: zipfile.ZipFile, name: str, budget: Budget) -> Any:
     """Return one array; what is allocated is what the archive really holds, whatever its headers claim."""
-    parts = []
+    content = io.BytesIO()
     with archive.open(name) as stream:
         while part := stream.read(CHUNK):
             budget.unpack(len(part))
-            parts.append(part)
-    content = io.BytesIO(b"".join(parts))
+            content.write(part)
+    content.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy comments on headers written by old versions
         version = np.lib.format.read_magic(content)
