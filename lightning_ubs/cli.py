@@ -84,6 +84,9 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
         import hydra
 
+        from lightning_ubs.data.configs import register_datasets
+
+        register_datasets()
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
         sys.argv = [f"lightning-ubs {command}", *ready]
         task = {"train": train_task, "compare": compare_task, "report": report_task}[command]

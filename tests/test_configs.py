@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import names
+from lightning_ubs.data.configs import register_datasets
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, split_selection
 from lightning_ubs.experiment.config import compose_train, resolved
 from lightning_ubs.experiment.plan import plan_runs
@@ -51,6 +52,7 @@ def test_every_field_has_a_comment(path: Path) -> None:
 
 def offered(group: str) -> set[str]:
     """What Hydra itself lists, for help, tab completion and its messages."""
+    register_datasets()
     with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
         return set(GlobalHydra.instance().config_loader().get_group_options(group))
 
@@ -65,6 +67,7 @@ def test_help_and_tab_completion_list_the_datasets(capsys: pytest.CaptureFixture
         main(["train", "--help"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("data: ")]
     assert set(names()) <= set(line.removeprefix("data: ").split(", "))
+    register_datasets()
     with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
         completed = Completer(GlobalHydra.instance().config_loader())._query(config_name="train", line="data=yah")
     assert completed == ["data=yahoo-Arts1", "data=yahoo-Business1"]

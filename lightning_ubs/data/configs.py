@@ -10,8 +10,9 @@ def register_datasets() -> None:
 
     Its other keys are those of ``configs/data/default.yaml``.
 
-    ``lightning_ubs.configs`` calls this when it is imported, which Hydra does before it looks for a configuration
-    there: so it holds for the commands of this package and for any application whose search path names the package.
+    The commands of this package call it before they compose. ``lightning_ubs.configs`` calls it when it is imported,
+    which Hydra does before it looks for a configuration there: so it holds for any application whose search path names
+    ``pkg://lightning_ubs.configs``, too. A second call changes nothing.
     """
     from hydra.core.config_store import ConfigStore
 

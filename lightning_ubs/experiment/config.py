@@ -38,6 +38,9 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
+    from lightning_ubs.data.configs import register_datasets
+
+    register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
