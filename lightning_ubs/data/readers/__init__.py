@@ -44,7 +44,7 @@ def read_dataset(
             without ``-train``, ``-test`` and ``-sparse``.
         cache: Keep what was parsed in the user's cache folder, for as long as the source is unchanged.
         max_bytes: What the file may unpack to, and what it may fill in memory. Default: the environment variable
-            LIGHTNING_UBS_MAX_BYTES, else 4 GiB, or less for a small file (16 MiB plus 200 times its size or more).
+            LIGHTNING_UBS_MAX_BYTES, else 4 GiB, or less for a small file (16 MiB plus 100 times its size or more).
 
     Returns:
         X, Y, label_names and feature_names; labels in the order of the file, nominal features coded by level.

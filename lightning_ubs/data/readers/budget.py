@@ -15,7 +15,7 @@ VARIABLE = "LIGHTNING_UBS_MAX_BYTES"
 # Time stays linear in the file's size because, by default, so is the limit. R's published files unpack to 582 times
 # their size; a text is parsed some twenty times more slowly, and compresses less.
 _START = {"binary": 64 * 2**20, "text": 16 * 2**20}
-_GROWTH = {"binary": 1000, "text": 200}
+_GROWTH = {"binary": 1000, "text": 100}
 
 _LINE = 100
 """A line, however short, takes as much time as so many bytes."""
