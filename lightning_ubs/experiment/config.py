@@ -6,16 +6,18 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from lightning_ubs._files import sha256
 
 CONFIG_MODULE = "lightning_ubs.configs"
 GROUPS = ("data", "model", "selection", "trainer", "logger")
 
 # What changes neither a number nor a name: where a run happens and what is kept of it.
 _ASIDE: Mapping[str, tuple[str, ...]] = {
-    "data": ("data_dir", "num_workers"),
+    "data": ("data_dir", "num_workers", "max_bytes"),
     "selection": ("label", "save_state", "device"),
     "trainer": (
         "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -36,6 +38,9 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
+    from lightning_ubs.data.configs import register_datasets
+
+    register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
@@ -81,8 +86,8 @@ def run_key(config: Mapping[str, Any]) -> str:
         for group in ("data", "model", "selection", "trainer")
     }
     path = config["data"].get("path")
-    if path is not None and Path(path).is_file():
-        parts["data"]["path"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if path is not None and os.path.isfile(path):
+        parts["data"]["path"] = sha256(path)
     return digest({**parts, "seed": config["seed"]})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,7 @@ def plan_runs(config: Mapping[str, Any]) -> list[PlannedRun]:
             _check_values(final)
             done = PlannedRun(run_key(final), final, _names(final, values, swept))
             runs.setdefault(done.key, done)
+    _check_files(runs.values())
     return list(runs.values())
 
 
@@ -129,6 +130,17 @@ def _check_values(config: Mapping[str, Any]) -> None:
     build_selection(config["selection"])
     with contextlib.suppress(DataError):  # of a dataset that does not exist
         build_data(config["data"])
+
+
+def _check_files(runs: Iterable[PlannedRun]) -> None:
+    """Read the user's own files once, so that a bad one fails before the first run."""
+    seen = set[str]()
+    for run in runs:
+        data = run.config["data"]
+        source = str([data.get(key) for key in ("path", "labels", "max_bytes")])
+        if source not in seen and data.get("path") is not None:
+            seen.add(source)
+            build_data(data).check_file()
 
 
 def _has(config: Mapping[str, Any], key: str) -> bool:

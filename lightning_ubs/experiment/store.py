@@ -37,7 +37,6 @@ import logging
 import math
 import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +44,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from lightning_ubs._files import atomic_write
 
 try:
     import fcntl
@@ -67,6 +68,7 @@ class ResultsStore:
     Args:
         folder: made at the first write; reading a folder that does not exist gives no records.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = ResultsStore(folder)
     ...     store.append({"schema": 1, "key": "0123456789abcdef", "status": "ok", "data": "yeast",
@@ -152,17 +154,8 @@ class ResultsStore:
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
             raise ValueError(f"trace array {objects[0]!r} has dtype object; pass numbers or strings")
-        with self._writing(path.parent):
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{key}-", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    np.savez_compressed(file, **plain)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+        with self._writing(path.parent), atomic_write(path) as file:
+            np.savez_compressed(file, **plain)
         return path
 
     def read_trace(self, key: str) -> dict[str, np.ndarray[Any, Any]]:
