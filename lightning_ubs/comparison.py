@@ -106,7 +106,7 @@ def compare(
         results: folder in which runs are kept.
         jobs: processes at a time; None: one per processor.
         engine: ``"loky"`` here, ``"ray"`` or ``"dask"`` on a cluster.
-        folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take ``fold`` get another one with each seed.
+        folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
         trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
 
     Raises:
@@ -265,8 +265,8 @@ def _samples(data: Callable[..., Any], pairs: Sequence[tuple[int, int]]) -> int 
             raise ConfigError(f"data(seed={seed}): {type(error).__name__}: {' '.join(str(error).split())}") from error
     if len(set(lengths)) > 1:
         raise ConfigError(
-            f"data give {lengths[0]} training samples with seed {pairs[0][1]} and {lengths[1]} with seed {pairs[1][1]}; "
-            "let them give the same number for every seed, or use folds."
+            f"data give {lengths[0]} training samples with seed {pairs[0][1]} and {lengths[1]} with seed {pairs[1][1]};"
+            " let them give the same number for every seed, or use folds."
         )
     return lengths[0]
 

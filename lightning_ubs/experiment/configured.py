@@ -77,7 +77,7 @@ def configured_run(config: Mapping[str, Any], names: Names | None = None, fold: 
     plain = selection.get("name") or (target or "").rpartition(".")[2]
     monitor, mode = _monitor(config)
     identity = {
-        "key": run_key(config | {"data": dict(config["data"]) | ({} if fold is None else {"fold": fold})}),
+        "key": run_key(dict(config) | {"data": dict(config["data"]) | ({} if fold is None else {"fold": fold})}),
         "data": names.data or data_name(config["data"]),
         "model": names.model or model.get("name") or str(target_of(model)).rpartition(".")[2],
         "selection": plain,

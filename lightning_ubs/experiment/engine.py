@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 from lightning_ubs._extras import optional_import
@@ -59,21 +60,21 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
     check_jobs(jobs)
     if engine == "ray":
         with _ray() as processors:
-            yield min(jobs or processors, runs) or 1, None, lambda *call: _map("ray", *call)
+            yield min(jobs or processors, runs) or 1, None, partial(_map, "ray", None)
     elif engine == "dask":
         with _dask() as processors:
-            yield min(jobs or processors, runs) or 1, None, lambda *call: _map("dask", *call)
+            yield min(jobs or processors, runs) or 1, None, partial(_map, "dask", None)
     else:
         count, threads = share_processors(jobs, runs)
         try:
-            yield count, threads, lambda *call: _map("loky", *call, threads=threads)
+            yield count, threads, partial(_map, "loky", threads)
         finally:
             loky = optional_import("joblib.externals.loky")
             loky.get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _map(
-    backend: Engine, function: Callable[..., Any], arguments: Sequence[Any], jobs: int, threads: int | None = None
+    backend: Engine, threads: int | None, function: Callable[..., Any], arguments: Sequence[Any], jobs: int
 ) -> list[Any]:
     joblib = optional_import("joblib")
     inner = {} if threads is None else {"inner_max_num_threads": threads}

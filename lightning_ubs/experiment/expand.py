@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lightning_ubs.data import DataError, catalog
@@ -158,7 +157,7 @@ def _check_values(config: Mapping[str, Any], checked: set[str]) -> None:
         if seen not in checked:
             checked.add(seen)
             with contextlib.suppress(DataError):  # of a dataset that does not exist
-                build(config[group], seed=config["seed"])  # type: ignore[operator]
+                build(config[group], seed=config["seed"])
 
 
 def _has(config: Mapping[str, Any], key: str) -> bool:

@@ -127,7 +127,7 @@ def _call(call: Map, orders: Sequence[Order], jobs: int) -> list[Outcome]:
 
 def _orders(runs: Sequence[PlannedRun]) -> dict[str, bytes]:
     """Every run, pickled; classes and functions of a notebook or script go with it."""
-    cloudpickle = optional_import("joblib.externals.cloudpickle")
+    cloudpickle = optional_import("cloudpickle")
     found = {}
     for run in runs:
         try:

@@ -210,8 +210,9 @@ def _trace(recorder: Recorder, data: LightningDataModule) -> dict[str, Any]:
     labels = getattr(getattr(data, "train_dataset", None), "labels", None)
     if isinstance(labels, torch.Tensor):
         found["labels"] = labels.numpy().astype("uint8")
-    if getattr(data, "label_names", None) is not None:
-        found["label_names"] = np.array(data.label_names, dtype=str)
-    if getattr(data, "train_indices", None) is not None:
-        found["sample_rows"] = data.train_indices
+    names, rows = getattr(data, "label_names", None), getattr(data, "train_indices", None)
+    if names is not None:
+        found["label_names"] = np.array(names, dtype=str)
+    if rows is not None:
+        found["sample_rows"] = np.asarray(rows)
     return found
