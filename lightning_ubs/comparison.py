@@ -22,8 +22,8 @@ from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.instantiate import set_up
 from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.experiment.run import TrainingRun
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, METHODS
 from lightning_ubs.strategies import Random, Strategy
@@ -105,7 +105,7 @@ def compare(
         mode: whether it should be large (``"max"``) or small (``"min"``).
         results: folder in which runs are kept.
         jobs: processes at a time; None: one per processor.
-        engine: ``"loky"`` here, ``"ray"`` or ``"dask"`` on a cluster.
+        engine: ``"loky"``: processes here, ``"sequential"``: this one, ``"ray"`` or ``"dask"``: those of a cluster.
         folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
         trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
 
@@ -136,7 +136,7 @@ def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) ->
 
 
 @dataclass(frozen=True)
-class CalledRun(PlannedRun):
+class CalledRun(TrainingRun):
     """A run of functions and objects that the user gave."""
 
     module: Callable[..., LightningModule] | None = None

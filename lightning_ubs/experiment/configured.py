@@ -22,8 +22,8 @@ from lightning_ubs.experiment.instantiate import (
     data_name,
 )
 from lightning_ubs.experiment.live import SelectionImages
-from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import Mode
+from lightning_ubs.experiment.run import TrainingRun
 from lightning_ubs.experiment.selection import settings_of
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
@@ -40,7 +40,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class ConfiguredRun(PlannedRun):
+class ConfiguredRun(TrainingRun):
     """A run of a resolved configuration of ``lightning-ubs train``."""
 
     config: Mapping[str, Any] = field(default_factory=dict)

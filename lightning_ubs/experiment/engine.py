@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from lightning_ubs._extras import optional_import
 from lightning_ubs.experiment.config import ConfigError, suggestion
 
-Engine = Literal["loky", "ray", "dask"]
+Engine = Literal["loky", "sequential", "ray", "dask"]
 
 
 class EngineError(RuntimeError):
@@ -58,7 +58,9 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
     dies; what the function itself raises comes through.
     """
     check_jobs(jobs)
-    if engine == "ray":
+    if engine == "sequential":  # in this process, for a debugger
+        yield 1, None, lambda function, arguments, jobs: [function(one) for one in arguments]
+    elif engine == "ray":
         with _ray() as processors:
             yield min(jobs or processors, runs) or 1, None, partial(_map, "ray", None)
     elif engine == "dask":

@@ -18,7 +18,6 @@ from lightning_ubs.experiment.engine import Engine, EngineError
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.progress import watched
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.run import failure
 from lightning_ubs.experiment.store import ResultsStore, StoreError
 from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
@@ -118,7 +117,7 @@ def _alone(run: PlannedRun, order: Order, claims: Claims, store: ResultsStore, c
         _call(call, [order], 1)
     except EngineError:
         if claims.tries(run.key) >= TRIES and not store.holds(run.key, order.since):
-            store.append(failure(run, died(TRIES)))
+            store.append(run.failed(died(TRIES)))
 
 
 def _call(call: Map, orders: Sequence[Order], jobs: int) -> list[Outcome]:

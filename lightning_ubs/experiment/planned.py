@@ -1,37 +1,30 @@
-"""A run that is to be done: what it is called, and how its parts are made."""
+"""A run that is to be done, as the grid sees it."""
 
 from __future__ import annotations
 
+import platform
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.loggers import Logger
-
-from lightning_ubs.callback import BatchSelection
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore
 
 
 @dataclass(frozen=True)
 class PlannedRun(ABC):
-    """Everything that one run needs; it can be sent to another process.
+    """What a run will be called, and how it is done. It can be sent to another process.
 
     Attributes:
         identity: what the run's record will say of it: key, data, model, selection, label, variant, parameters, fold,
             seed, config_hash, monitor and mode.
-        trainer: arguments of ``lightning.Trainer``.
-        trace: whether to keep what became of each sample.
-        trace_epochs: epochs whose label correlation is kept; None: first selected, middle and last.
-        samples: number of training samples that the data must have; None: any.
     """
 
     identity: Mapping[str, Any]
-    trainer: Mapping[str, Any]
-    trace: bool = True
-    trace_epochs: Sequence[int] | None = None
-    samples: int | None = None
 
     @property
     def key(self) -> str:
@@ -45,21 +38,22 @@ class PlannedRun(ABC):
         return f"{one['data']} {one['model']} {one['label']} fold {one['fold']} seed {one['seed']}"
 
     @abstractmethod
-    def make_data(self) -> LightningDataModule:
-        """The data, not yet set up."""
+    def execute(self, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
+        """Do the run and return its record, which is not yet in the store.
 
-    @abstractmethod
-    def make_module(self, data: LightningDataModule) -> LightningModule:
-        """The model for these data; whoever needs to know their shape sets them up first."""
+        Args:
+            folder: for everything that it writes.
+            store: gets the arrays of the run.
+            keep: whether ``folder`` is kept.
+        """
 
-    @abstractmethod
-    def make_selection(self) -> BatchSelection:
-        """The selection, with the run's seed."""
+    def failed(self, error: str) -> RunRecord:
+        """The record that says that the run failed."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return RunRecord(**self.identity, status="failed", error=error, versions=versions(), started=now)
 
-    def make_callbacks(self, selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
-        """Further callbacks, which come after the selection."""
-        return []
 
-    def make_loggers(self, folder: Path) -> list[Logger]:
-        """Loggers that write to ``folder`` or elsewhere."""
-        return []
+def versions() -> dict[str, str]:
+    """What runs are done with."""
+    packages = {name: version(name.replace("_", "-")) for name in ("lightning_ubs", "torch", "lightning")}
+    return packages | {"python": platform.python_version()}

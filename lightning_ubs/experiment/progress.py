@@ -30,7 +30,7 @@ def watched(
         jobs: runs at a time.
         say: takes lines; None: standard output, with a live bar in a terminal.
     """
-    tell = say or _say
+    tell = say or _sayer()
     if not keys:
         tell(f"all {total} runs are there already")
         yield
@@ -69,7 +69,7 @@ class Lines:
     def __init__(self, total: int, known: int, say: Callable[[str], None] | None = None) -> None:
         self.total, self.known = total, known
         self.done = known
-        self._say = say or _say
+        self._say = say or _sayer()
         self._began = time.monotonic()
 
     def __enter__(self) -> Lines:
@@ -144,6 +144,12 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def _sayer() -> Callable[[str], None]:
+    """Writes lines to what is standard output now; a run in this process may send its own output elsewhere."""
+    stream = sys.stdout
+
+    def say(text: str) -> None:
+        stream.write(text + "\n")
+        stream.flush()
+
+    return say

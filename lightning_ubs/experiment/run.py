@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
+from typing_extensions import override
 
-from lightning_ubs import __version__
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.direction import direction, logged_directions
-from lightning_ubs.experiment.planned import PlannedRun
+from lightning_ubs.experiment.planned import PlannedRun, versions
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder
 from lightning_ubs.experiment.store import ResultsStore
@@ -33,15 +34,54 @@ from lightning_ubs.strategies import Random
 _NO_METRICS = ("skipped_labels",)
 
 
-def execute(run: PlannedRun, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
-    """Do one run in ``folder`` and return its record; the record is not yet in the store, its trace is.
+@dataclass(frozen=True)
+class TrainingRun(PlannedRun):
+    """A run that trains a model; subclasses say how its parts are made.
 
-    Args:
-        run: what to do.
-        folder: for the log and the checkpoint of the best validation epoch, ``checkpoints/best.ckpt``.
-        store: where the trace goes too.
-        keep: whether ``folder`` is kept: it then gets ``trace.npz``, and a checkpoint from which training can go on.
+    Attributes:
+        trainer: arguments of ``lightning.Trainer``.
+        trace: whether to keep what became of each sample.
+        trace_epochs: epochs whose label correlation is kept; None: first selected, middle and last.
+        samples: number of training samples that the data must have; None: any.
     """
+
+    trainer: Mapping[str, Any]
+    trace: bool = True
+    trace_epochs: Sequence[int] | None = None
+    samples: int | None = None
+
+    @abstractmethod
+    def make_data(self) -> LightningDataModule:
+        """The data, not yet set up."""
+
+    @abstractmethod
+    def make_module(self, data: LightningDataModule) -> LightningModule:
+        """The model for these data; whoever needs to know their shape sets them up first."""
+
+    @abstractmethod
+    def make_selection(self) -> BatchSelection:
+        """The selection, with the run's seed."""
+
+    def make_callbacks(self, selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
+        """Further callbacks, which come after the selection."""
+        return []
+
+    def make_loggers(self, folder: Path) -> list[Logger]:
+        """Loggers that write to ``folder`` or elsewhere."""
+        return []
+
+    @override
+    def execute(self, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
+        """Train, take the best validation epoch, and test it.
+
+        ``folder`` gets the checkpoint of the best epoch, ``checkpoints/best.ckpt``. If it is kept, it gets
+        ``trace.npz`` as well, and training can go on from the checkpoint.
+        """
+        with isolate_rng():
+            return _train(self, folder, store, keep)
+
+
+def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: bool) -> RunRecord:
     begun, clock = datetime.now(UTC), time.perf_counter()
     seed, monitor, mode = run.identity["seed"], run.identity["monitor"], run.identity["mode"]
     selection = run.make_selection()
@@ -85,22 +125,6 @@ def execute(run: PlannedRun, folder: Path, store: ResultsStore | None = None, ke
             store.write_trace(record.key, **arrays)
             record = replace(record, trace=True)
     return record
-
-
-def failure(run: PlannedRun, error: str) -> RunRecord:
-    """The record of a run that failed."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return RunRecord(**run.identity, status="failed", error=error, versions=versions(), started=now)
-
-
-def versions() -> dict[str, str]:
-    """What the run was done with."""
-    return {
-        "lightning_ubs": __version__,
-        "torch": str(torch.__version__),
-        "lightning": lightning.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def write_summary(record: RunRecord, folder: Path) -> Path:

@@ -23,7 +23,7 @@ from lightning_ubs.experiment.configured import Names, configured_run
 from lightning_ubs.experiment.grid import prepare_folder
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.run import execute, failure, write_summary
+from lightning_ubs.experiment.run import write_summary
 from lightning_ubs.experiment.store import ResultsStore
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def _executed(run: PlannedRun, folder: Path, store: ResultsStore | None) -> RunR
     try:
         with warnings.catch_warnings():
             _quiet()
-            return execute(run, folder, store)
+            return run.execute(folder, store)
     except Exception as error:
         if store is not None and not isinstance(error, ConfigError):
-            store.append(failure(run, str(error) or type(error).__name__))
+            store.append(run.failed(str(error) or type(error).__name__))
         raise
 
 

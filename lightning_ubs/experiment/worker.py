@@ -14,10 +14,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lightning_ubs.experiment.claims import Claim, Claims
 from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 
@@ -65,7 +66,7 @@ def do_run(order: Order) -> Outcome:
     """
     _prepare(order)
     with _ONE_AT_A_TIME:
-        run = pickle.loads(order.run)
+        run: PlannedRun = pickle.loads(order.run)
         store, claims = ResultsStore(order.results), Claims(Path(order.results), order.grid)
         with claims.take(run.key) as claim:
             if claim is None:
@@ -83,22 +84,20 @@ def died(tries: int) -> str:
     )
 
 
-def _do(run: Any, claim: Claim, store: ResultsStore) -> None:
-    from lightning_ubs.experiment.run import execute, failure
-
+def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
     if claim.tries > TRIES:
-        store.append(failure(run, died(TRIES)))
+        store.append(run.failed(died(TRIES)))
         return
     shutil.rmtree(claim.folder, ignore_errors=True)  # of an owner that was killed
     stop: ConfigError | None = None
     with _logged(store.folder / "logs" / f"{run.key}.log"):
         try:
-            record: RunRecord = execute(run, claim.folder, store, keep=False)
+            record: RunRecord = run.execute(claim.folder, store, keep=False)
         except Exception as error:
             logging.getLogger(__name__).exception("run failed: %s", run.title)
             text = " ".join(str(error).split()) or type(error).__name__
             known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
-            record = failure(run, text if known else f"{type(error).__name__}: {text}")
+            record = run.failed(text if known else f"{type(error).__name__}: {text}")
             stop = error if isinstance(error, ConfigError) else None
         finally:
             shutil.rmtree(claim.folder, ignore_errors=True)
