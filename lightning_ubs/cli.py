@@ -144,8 +144,8 @@ def compare_task(config: DictConfig) -> None:
     if outcome.failed:
         last = outcome.failed[-1]
         raise ConfigError(
-            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last['data']}, {last['model']}, "
-            f"{last['label']}, fold {last['fold']}) with: {str(last['error']).splitlines()[-1]} "
+            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last.data}, {last.model}, "
+            f"{last.label}, fold {last.fold}) with: {str(last.error).splitlines()[-1]} "
             "The others are kept; the same command tries the failed ones again."
         )
 

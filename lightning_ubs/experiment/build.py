@@ -13,17 +13,11 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, suggestion, unknown_key
+from lightning_ubs.methods import METHODS
 from lightning_ubs.models import MultiLabelModule, build_model, original_lr
-from lightning_ubs.strategies import UBS, ActiveBias, Balance, HardImbalance, Random, RecencyBias, Strategy
+from lightning_ubs.strategies import Strategy
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    "ubs": UBS,
-    "random": Random,
-    "balance": Balance,
-    "active": ActiveBias,
-    "recent": RecencyBias,
-    "hard": HardImbalance,
-}
+STRATEGIES: dict[str, type[Strategy]] = {row.key: row.strategy for row in METHODS}
 LOGGERS = ("csv", "tensorboard", "none")
 _NAMES = ("name", "strategy", "label", "variant")
 

@@ -13,6 +13,7 @@ from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.plan import plan_runs
 from lightning_ubs.experiment.pool import Died, run_tasks
 from lightning_ubs.experiment.progress import progress_display
+from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.run import failure
 from lightning_ubs.experiment.store import ResultsStore, StoreError
 from lightning_ubs.experiment.worker import do_run
@@ -24,7 +25,7 @@ class GridOutcome:
 
     total: int
     known: int
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[RunRecord] = field(default_factory=list)
 
     @property
     def finished(self) -> int:
@@ -51,7 +52,7 @@ def run_grid(config: Mapping[str, Any]) -> GridOutcome:
             record = failure(run.config, result.reason, run.names) if isinstance(result, Died) else result
             store.append(record)
             show.finished(run.title, record)
-            if record["status"] != "ok":
+            if not record.finished:
                 outcome.failed.append(record)
     _tidy(folder)
     return outcome

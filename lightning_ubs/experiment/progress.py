@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from lightning_ubs._extras import optional_import
+from lightning_ubs.experiment.record import RunRecord
 
 
 class Display(Protocol):
@@ -17,7 +18,7 @@ class Display(Protocol):
     def started(self, title: str) -> None:
         """A run has begun."""
 
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
+    def finished(self, title: str, record: RunRecord) -> None:
         """A run has ended, well or not."""
 
 
@@ -50,7 +51,7 @@ class Pace:
         """A run has begun, perhaps for the second time."""
         self.running.add(title)
 
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
+    def finished(self, title: str, record: RunRecord) -> None:
         """A run has ended."""
         self.running.discard(title)
         self.done += 1
@@ -70,7 +71,7 @@ class Pace:
 class Lines(Pace):
     """One line per finished run."""
 
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
+    def finished(self, title: str, record: RunRecord) -> None:
         """Say what came out."""
         super().finished(title, record)
         _say(f"[{self.done}/{self.total}] {title}: {result_text(record)}; {self.summary()}")
@@ -102,7 +103,7 @@ class Bar(Pace):
         super().started(title)
         self._refresh()
 
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
+    def finished(self, title: str, record: RunRecord) -> None:
         """Say what came out, above the bar."""
         super().finished(title, record)
         self._bar.console.print(f"{title}: {result_text(record)}", markup=False, highlight=False)
@@ -112,11 +113,11 @@ class Bar(Pace):
         self._bar.update(self._task, completed=self.done, description=self.summary())
 
 
-def result_text(record: Mapping[str, Any]) -> str:
+def result_text(record: RunRecord) -> str:
     """The outcome of a run in a few words."""
-    if record["status"] != "ok":
-        return f"FAILED: {str(record['error']).splitlines()[-1]}"
-    return f"macro_auc {record['metrics']['macro_auc']:.4f} in {span(record['seconds'])}"
+    if not record.finished:
+        return f"FAILED: {str(record.error).splitlines()[-1]}"
+    return f"best {record.monitor} {record.monitored:.4f} in {span(record.seconds or 0)}"
 
 
 def span(seconds: float) -> str:

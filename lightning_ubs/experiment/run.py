@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ from lightning_ubs.experiment.build import (
 )
 from lightning_ubs.experiment.config import ConfigError, digest, run_key
 from lightning_ubs.experiment.live import SelectionImages
+from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder
-from lightning_ubs.experiment.store import SCHEMA, ResultsStore
+from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import HIGHER_IS_BETTER
+from lightning_ubs.strategies import Random
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ def execute(
     store: ResultsStore | None = None,
     names: Names | None = None,
     keep: bool = True,
-) -> dict[str, Any]:
+) -> RunRecord:
     """Do one run in ``folder`` and return its record; the record is not yet in the store, its trace is.
 
     Args:
@@ -78,28 +82,30 @@ def execute(
     trainer = _trainer(config["trainer"], folder, loggers, [recorder, selection, *images, best])
     trainer.fit(model, datamodule=data)
     metrics = _test(trainer, model, data, best.best_model_path)
-    record = describe(config, names) | {
-        "status": "ok",
-        "error": None,
-        "metrics": metrics,
-        "best_epoch": recorder.best_epoch,
-        "curves": recorder.curves,
-        "seconds": time.perf_counter() - clock,
-        "shape": {
+    record = RunRecord(
+        **describe(config, names),
+        status="ok",
+        metrics=metrics,
+        best_epoch=recorder.best_epoch,
+        max_epochs=trainer.max_epochs,
+        first_selected_epoch=None if isinstance(selection.strategy, Random) else selection.start_epoch,
+        curves=recorder.curves,
+        seconds=time.perf_counter() - clock,
+        shape={
             "n": len(data.train_dataset),
             "d": data.num_features,
             "q": data.num_labels,
             "batches": int(trainer.num_training_batches),
         },
-        "started": started.isoformat(timespec="seconds"),
-    }
+        started=started.isoformat(timespec="seconds"),
+    )
     if config["trace"]:
         arrays = _trace(recorder, data)
         if keep:
             np.savez_compressed(folder / "trace.npz", **arrays)
         if store is not None:
-            store.write_trace(record["key"], **arrays)
-            record["trace"] = True
+            store.write_trace(record.key, **arrays)
+            record = replace(record, trace=True)
     return record
 
 
@@ -111,7 +117,6 @@ def describe(config: Mapping[str, Any], names: Names | None = None) -> dict[str,
     # A selection is told from others by these; the rest is the same for all, or says where things are kept.
     told = {key: shared[key] for key in ("warmup_epochs", "start_epoch", "end_epoch", "replacement") if key in shared}
     return {
-        "schema": SCHEMA,
         "key": run_key(config),
         "data": names.data or data_name(config["data"]),
         "model": names.model or config["model"]["name"],
@@ -122,31 +127,26 @@ def describe(config: Mapping[str, Any], names: Names | None = None) -> dict[str,
         "fold": config["data"]["fold"],
         "seed": config["seed"],
         "config_hash": digest(config),
+        "monitor": MONITOR,
         "versions": {
             "lightning_ubs": __version__,
             "torch": str(torch.__version__),
             "lightning": lightning.__version__,
             "python": platform.python_version(),
         },
-        "trace": False,
     }
 
 
-def failure(config: Mapping[str, Any], error: str, names: Names | None = None) -> dict[str, Any]:
+def failure(config: Mapping[str, Any], error: str, names: Names | None = None) -> RunRecord:
     """The record of a run that failed."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return describe(config, names) | {"status": "failed", "error": error, "started": now}
+    return RunRecord(**describe(config, names), status="failed", error=error, started=now)
 
 
-def monitored(record: Mapping[str, Any]) -> float:
-    """The best validation Macro-AUC of a finished run: what a sweeper should maximise."""
-    values = [value for value in record["curves"][MONITOR] if value is not None]
-    return float(max(values, default=float("nan")))
-
-
-def write_summary(record: Mapping[str, Any], folder: Path) -> Path:
+def write_summary(record: RunRecord, folder: Path) -> Path:
     """Write ``metrics.json``: the result of a run without its curves."""
-    summary = {name: value for name, value in record.items() if name != "curves"} | {MONITOR: monitored(record)}
+    summary = {name: value for name, value in json.loads(record.to_json()).items() if name != "curves"}
+    summary[record.monitor] = None if math.isnan(record.monitored) else record.monitored
     path = folder / "metrics.json"
     path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
@@ -164,12 +164,15 @@ def _trainer(config: Mapping[str, Any], folder: Path, loggers: Sequence[Any], ca
         raise ConfigError(f"trainer: {str(error).splitlines()[0]}") from error
 
 
-def _test(trainer: Trainer, model: LightningModule, data: MultiLabelDataModule, checkpoint: str) -> dict[str, float]:
+def _test(
+    trainer: Trainer, model: LightningModule, data: MultiLabelDataModule, checkpoint: str
+) -> dict[str, MetricValue]:
     """Test the weights of a checkpoint; what selection knows stays that of the last epoch."""
     model.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
     (values,) = trainer.test(model, datamodule=data, verbose=False)
     named = {name.removeprefix("test_"): float(value) for name, value in values.items()}
-    return {name: value for name, value in named.items() if name != "skipped_labels"}
+    directions = HIGHER_IS_BETTER | {"macro_auc_half": True}
+    return {name: MetricValue(value, directions.get(name)) for name, value in named.items() if name != "skipped_labels"}
 
 
 def _trace(recorder: Recorder, data: MultiLabelDataModule) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lightning_ubs.experiment.config import (
     run_key,
 )
 from lightning_ubs.experiment.grid import prepare_folder
-from lightning_ubs.experiment.run import execute, failure, monitored, write_summary
+from lightning_ubs.experiment.run import execute, failure, write_summary
 from lightning_ubs.experiment.store import ResultsStore
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
     store = None if run["results"] is None else ResultsStore(run["results"])
     if store is not None:
         prepare_folder(store)
-        found = [one for one in store.records() if one["key"] == run_key(run) and one["status"] == "ok"]
+        found = [one for one in store.records() if one.key == run_key(run) and one.finished]
         if found:
-            say(f"this run is in {store.folder} already: macro_auc {found[-1]['metrics']['macro_auc']:.4f}")
-            return monitored(found[-1])
+            say(f"this run is in {store.folder} already: best {found[-1].monitor} {found[-1].monitored:.4f}")
+            return found[-1].monitored
     OmegaConf.save(OmegaConf.create(run), folder / "config.yaml")
     try:
         with warnings.catch_warnings():
@@ -59,10 +59,10 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
     if store is not None:
         store.append(record)
     write_summary(record, folder)
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
-    say(f"test, at the best validation epoch {record['best_epoch']}: {metrics}")
+    metrics = ", ".join(f"{name} {metric.value:.4f}" for name, metric in record.metrics.items())
+    say(f"test, at the best validation epoch {record.best_epoch}: {metrics}")
     say(f"run folder: {folder}")
-    return monitored(record)
+    return record.monitored
 
 
 def _quiet() -> None:

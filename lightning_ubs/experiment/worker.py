@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from lightning_ubs.experiment.record import RunRecord
+
 
 def serve(pipe: Connection, log: str, threads: int) -> None:
     """Do tasks until the pipe is closed. What they print goes to ``log``."""
@@ -30,7 +32,7 @@ def serve(pipe: Connection, log: str, threads: int) -> None:
         pipe.send(function(*arguments))
 
 
-def do_run(config: dict[str, Any], results: str, names: Any) -> dict[str, Any]:
+def do_run(config: dict[str, Any], results: str, names: Any) -> RunRecord:
     """One run of a grid: its record, that of a failure if it fails."""
     from lightning_ubs.experiment.config import run_key
     from lightning_ubs.experiment.run import execute, failure

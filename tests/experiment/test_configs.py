@@ -22,7 +22,7 @@ from lightning_ubs.experiment.config import compose_train, resolved
 from lightning_ubs.experiment.plan import plan_runs
 from lightning_ubs.models import build_model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 
 
