@@ -1,6 +1,6 @@
-"""Two pictures of a selection that the live view, the report and a notebook share: the data map, and label correlation.
+"""Two pictures of a selection that the live view, the report and notebooks share: the data map and label correlation.
 
-Each is a pure function of arrays or tensors and returns a matplotlib figure; ``axes`` puts the picture where you want it.
+Each is a pure function of arrays or tensors and returns a matplotlib figure; ``axes`` says where to plot it.
 Figures are made without pyplot, so that nothing global changes and nothing is left open.
 """
 
@@ -101,14 +101,12 @@ def plot_correlation(
     """
     values = _array(matrix).astype(float)
     if values.ndim != 2 or values.shape[0] != values.shape[1]:
-        raise ValueError(f"a correlation matrix is square, (q, q), got shape {values.shape}; pass selection.correlation.")
+        raise ValueError(f"a correlation matrix is square, (q, q), got {values.shape}; pass selection.correlation.")
     np.fill_diagonal(values, np.nan)
     low, high = limits or (0.0, largest(values))
     axes = axes if axes is not None else _new_axes()
     axes.set_facecolor(MISSING)
-    image = axes.imshow(
-        values, cmap="PuOr_r" if low < 0 else "cividis", vmin=low, vmax=high, interpolation="nearest"
-    )
+    image = axes.imshow(values, cmap="PuOr_r" if low < 0 else "cividis", vmin=low, vmax=high, interpolation="nearest")
     axes.grid(visible=False)
     if names is not None and len(names) == len(values) <= _MOST_NAMES:
         ticks = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in map(str, names)]
