@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from typing import Any
 
@@ -17,11 +18,13 @@ from torch import Tensor
 
 from lightning_ubs.metrics import (
     HIGHER_IS_BETTER,
+    REPORTED,
+    TITLES,
     Coverage,
     HammingLoss,
     MacroAUC,
+    MacroAveragePrecision,
     MacroF1,
-    MeanAveragePrecision,
     MicroF1,
     OneError,
     RankingLoss,
@@ -176,7 +179,7 @@ def test_nan_scores_are_not_called_good() -> None:
 
 
 @pytest.mark.parametrize(
-    "metric", [MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MeanAveragePrecision]
+    "metric", [MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MacroAveragePrecision]
 )
 def test_wrong_shapes_are_refused_with_both_shapes(metric: Any) -> None:
     with pytest.raises(ValueError, match=r"\(4, 3\).*\(4, 2\)"):
@@ -188,12 +191,22 @@ def test_unknown_degenerate_rule_is_refused() -> None:
         MacroAUC(degenerate="drop")  # type: ignore[arg-type]
 
 
+def test_a_score_that_is_nan_makes_macro_average_precision_nan() -> None:
+    preds, target = torch.tensor([[torch.nan], [0.5]]), torch.tensor([[1], [0]])
+    assert math.isnan(float(MacroAveragePrecision()(preds, target)))
+
+
+def test_every_metric_has_a_title_and_the_reported_ones_exist() -> None:
+    assert set(TITLES) == set(HIGHER_IS_BETTER)
+    assert set(REPORTED) <= set(TITLES)
+
+
 def test_many_samples_and_labels_need_no_quadratic_memory() -> None:
     n = 30_000  # n × n booleans would be 0.9 GB per label
     preds = torch.rand(n, 3, generator=torch.Generator().manual_seed(1))
     target = (preds > 0.7).float()
     assert float(MacroAUC()(preds, target)) == 1.0
-    assert float(MeanAveragePrecision()(preds, target)) == 1.0
+    assert float(MacroAveragePrecision()(preds, target)) == 1.0
 
 
 def _update_half(rank: int, port: int, preds: Tensor, target: Tensor, results: Any) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import HIGHER_IS_BETTER
 
 METHODS = {
     "random": ("Random", 0.0, {}),
     "balance": ("Balance", -0.002, {}),
     "active": ("Active", 0.003, {"window": 5}),
-    "recency": ("Recent", 0.011, {"window": 5, "s0": 100.0}),
+    "recent": ("Recent", 0.011, {"window": 5, "s0": 100.0}),
     "hard": ("Hard", 0.018, {"pressure": 8.0}),
     "ubs": ("UBS", 0.012, {"lambda1": 0.5, "window": 5, "s0": 100.0, "bins": 5}),
 }
@@ -43,8 +45,11 @@ def fake_run(
     variant: str = "",
     parameters: dict[str, Any] | None = None,
     **changes: Any,
-) -> dict[str, Any]:
-    """One record of the store; ``gain`` is the true advantage in Macro-AUC over Random."""
+) -> RunRecord:
+    """One record of the store; ``gain`` is the true advantage in Macro-AUC over Random.
+
+    ``metrics`` among the changes may be plain numbers.
+    """
     name, usual, usual_parameters = METHODS[selection]
     gain = usual if gain is None else gain
     parameters = {**usual_parameters, **(parameters or {})}
@@ -59,13 +64,9 @@ def fake_run(
     seconds = noise(data, model, "time").uniform(0.4, 2.0)
     share = 0.0 if selection == "random" else seconds * 0.04
     selects = selection == "ubs"
-    return {
-        "schema": 1,
-        "key": hashlib.sha256(repr((data, model, selection, variant, parameters, fold, seed)).encode()).hexdigest()[
-            :16
-        ],
+    made: dict[str, Any] = {
+        "key": fake_key(data, model, selection, variant, parameters, fold, seed, epochs),
         "status": "ok",
-        "error": None,
         "data": data,
         "model": model,
         "selection": selection,
@@ -83,15 +84,18 @@ def fake_run(
             "coverage": 4.2,
             "micro_f1": 0.6,
             "macro_f1": 0.4,
-            "map": 0.5,
+            "map": score - 0.3 + run.normal(0, 0.002),
         },
-        "best_epoch": int(validation.argmax()),
+        "best_epoch": int(validation[:-1].argmax()),
+        "max_epochs": epochs,
+        "first_selected_epoch": None if selection == "random" else 5,
         "curves": {
             "epoch": steps.tolist(),
             "train_loss": loss.tolist(),
             "val_macro_auc": validation.tolist(),
             "epoch_seconds": (seconds + share + run.normal(0, 0.01, epochs)).tolist(),
             "selection_seconds": [share] * epochs,
+            "samples": [1500] * epochs,
             "pressure": [None] * 5 + [100 ** (1 - step / (epochs - 6)) for step in range(epochs - 5)],
             "effective_sample_size": [None] * epochs,
             "correlation_drift": [None] * 6 + (0.4 * np.exp(-steps[6:] / 8) + 0.02 * run.random(epochs - 6)).tolist()
@@ -102,9 +106,30 @@ def fake_run(
         "shape": {"n": 1500, "d": 103, "q": len(LABELS), "batches": 12},
         "versions": VERSIONS,
         "started": "2025-01-01T12:00:00",
-        "trace": False,
         **changes,
     }
+    made["metrics"] = {key: measured(key, value) for key, value in made["metrics"].items()}
+    return RunRecord(**made)
+
+
+def measured(key: str, value: Any) -> MetricValue:
+    """A plain number as a metric of the test set with its usual direction."""
+    if isinstance(value, MetricValue):
+        return value
+    return MetricValue(math.nan if value is None else value, HIGHER_IS_BETTER.get(key))
+
+
+def fake_key(*parts: object) -> str:
+    """Sixteen hexadecimal digits for anything."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def save(folder: Path, *records: RunRecord) -> ResultsStore:
+    """A results folder with these records."""
+    store = ResultsStore(folder)
+    for record in records:
+        store.append(record)
+    return store
 
 
 def fake_trace(labels: Sequence[str] = LABELS, samples: int = 1500) -> dict[str, Any]:
@@ -137,10 +162,10 @@ def full_results(folder: Path, folds: int = 3, models: Sequence[str] = ("clif", 
         for model in models:
             for fold in range(folds):
                 for selection in METHODS:
-                    record = fake_run(data, model, selection, fold)
-                    if selection == "ubs" and fold == 0 and data == "yeast":
-                        record["trace"] = True
-                        store.write_trace(record["key"], **fake_trace())
+                    traced = selection == "ubs" and fold == 0 and data == "yeast"
+                    record = fake_run(data, model, selection, fold, trace=traced)
+                    if traced:
+                        store.write_trace(record.key, **fake_trace())
                     store.append(record)
     for fold in range(folds):
         for variant, gain, parameters in (
@@ -151,7 +176,7 @@ def full_results(folder: Path, folds: int = 3, models: Sequence[str] = ("clif", 
         ):
             store.append(fake_run(fold=fold, gain=gain, variant=variant, label=variant, parameters=parameters))
         store.append(fake_run("yeast", "clif", "active", fold, gain=0.005, variant="Active_LC", label="Active_LC"))
-        store.append(fake_run("yeast", "clif", "recency", fold, gain=0.009, variant="Recent_LC", label="Recent_LC"))
+        store.append(fake_run("yeast", "clif", "recent", fold, gain=0.009, variant="Recent_LC", label="Recent_LC"))
         for value in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
             gain = 0.012 - 0.02 * (value - 0.5) ** 2
             store.append(fake_run(fold=fold, gain=gain, label=f"UBS λ1={value}", parameters={"lambda1": value}))

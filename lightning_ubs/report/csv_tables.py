@@ -1,4 +1,4 @@
-"""The same numbers as CSV and LaTeX."""
+"""The tables of a report as CSV."""
 
 from __future__ import annotations
 
@@ -8,38 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lightning_ubs.report.paper import Beside
+from lightning_ubs.report.paper import PaperCell
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance
 from lightning_ubs.report.speed import Speed
-from lightning_ubs.report.tables import Cell, Table
+from lightning_ubs.report.tables import Table
 from lightning_ubs.report.traces import Extremes
 from lightning_ubs.report.verdict import Verdict
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "λ": r"$\lambda$",
-}
-
-
-def latex_escape(text: str) -> str:
-    r"""Text as LaTeX prints it.
-
-    >>> latex_escape("Recent_LC & 5%")
-    'Recent\\_LC \\& 5\\%'
-    """
-    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def table_csv(table: Table) -> str:
@@ -48,7 +23,7 @@ def table_csv(table: Table) -> str:
         ("metric", "model", "dataset", "method", "value", "rank", "spread", "runs"),
         (
             (
-                table.measure.title,
+                table.metric.title,
                 block.model,
                 data,
                 method,
@@ -70,72 +45,47 @@ def rank_csv(tables: Sequence[Table]) -> str:
     return _csv(
         ("metric", "model", "method", "average_rank"),
         (
-            (table.measure.title, block.model, method, f"{rank:.4f}")
+            (table.metric.title, block.model, method, f"{rank:.4f}")
             for table in tables
             for block in table.blocks
             if block.average_ranks is not None
             for method, rank in zip(table.methods, block.average_ranks, strict=True)
+            if rank is not None
         ),
     )
 
 
-def table_latex(table: Table) -> str:
-    """A booktabs table with one block per model."""
-    columns = len(table.methods)
-    lines = [
-        rf"\begin{{tabular}}{{l{'c' * columns}}}",
-        r"\toprule",
-        " & ".join(["Dataset", *(rf"\textit{{{latex_escape(name)}}}" for name in table.methods)]) + r" \\",
-    ]
-    for block in table.blocks:
-        lines += [r"\midrule", rf"\multicolumn{{{columns + 1}}}{{c}}{{{latex_escape(block.model)}}} \\", r"\midrule"]
-        for data, row in block.rows.items():
-            lines.append(" & ".join([latex_escape(data), *(_latex_cell(cell) for cell in row)]) + r" \\")
-        if block.average_ranks is not None:
-            best = min(block.average_ranks)
-            ranks = [rf"\textbf{{{rank:.2f}}}" if rank == best else f"{rank:.2f}" for rank in block.average_ranks]
-            lines += [r"\midrule", " & ".join(["Avg (Rank)", *ranks]) + r" \\"]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
 def significance_csv(tests: Sequence[Significance]) -> str:
-    """Wilcoxon's test of the reference method against each competitor, and Friedman's over all."""
+    """Wilcoxon's test of each comparison, and Friedman's over all."""
     rows: list[Sequence[Any]] = []
     for test in tests:
-        head = (test.units.measure.title, test.units.model, test.units.kind)
+        head = (test.units.metric.title, test.units.model, test.units.kind)
         rows += [
-            (*head, "Wilcoxon", pair.competitor, pair.pairs, pair.wins, pair.losses, pair.p, pair.p_holm)
+            (*head, "Wilcoxon", pair.ours, pair.theirs, pair.pairs, pair.wins, pair.losses, pair.p, pair.p_holm)
             for pair in test.pairs
         ]
         if test.ranks is not None:
-            rows.append((*head, "Friedman", "", test.ranks.count, "", "", test.ranks.p, ""))
-    return _csv(("metric", "model", "unit", "test", "competitor", "pairs", "wins", "losses", "p", "p_holm"), rows)
-
-
-def significance_latex(tests: Sequence[Significance]) -> str:
-    """P-values with Holm's correction in brackets."""
-    lines = [r"\begin{tabular}{lllcc}", r"\toprule", r"Metric & Model & Competitor & $p$ & $p$ (Holm) \\", r"\midrule"]
-    for test in tests:
-        for pair in test.pairs:
-            names = (test.units.measure.title, test.units.model, pair.competitor)
-            lines.append(" & ".join([*map(latex_escape, names), f"{pair.p:.4f}", f"{pair.p_holm:.4f}"]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+            rows.append((*head, "Friedman", "", "", test.ranks.count, "", "", test.ranks.p, ""))
+    names = ("metric", "model", "unit", "test", "method", "against", "pairs", "wins", "losses", "p", "p_holm")
+    return _csv(names, rows)
 
 
 def verdict_csv(verdicts: Sequence[Verdict]) -> str:
-    """Gain, interval and datasets per competitor and metric."""
+    """Gain, interval and datasets per comparison and metric."""
+    interval = ("gain", "low", "high", "pairs", "unit", "verdict")
     return _csv(
-        ("competitor", "metric", "gain", "low", "high", "pairs", "unit", "verdict", "better", "worse", "datasets"),
+        ("method", "against", "metric", *interval, "better", "worse", "datasets"),
         (
             (
-                verdict.competitor,
-                gain.measure.title,
+                verdict.ours,
+                verdict.theirs,
+                gain.metric.title,
                 _number(gain.interval.mean),
                 _number(gain.interval.low),
                 _number(gain.interval.high),
                 gain.interval.pairs,
                 gain.unit,
-                gain.interval.verdict,
+                gain.tone,
                 gain.better,
                 gain.worse,
                 len(gain.datasets),
@@ -183,23 +133,15 @@ def samples_csv(found: Sequence[Extremes]) -> str:
 def failed_csv(results: Results) -> str:
     """Runs that failed, with their errors."""
     names = ("key", "data", "model", "selection", "variant", "fold", "seed", "error")
-    return _csv(names, ([record.get(name, "") for name in names] for record in results.failed))
+    return _csv(names, ([getattr(record, name) for name in names] for record in results.failed))
 
 
-def beside_csv(metric: str, cells: Sequence[Beside]) -> str:
+def paper_csv(metric: str, cells: Sequence[PaperCell]) -> str:
     """The paper's values beside ours."""
     return _csv(
         ("metric", "model", "dataset", "method", "paper", "ours", "difference"),
         ((metric, c.model, c.data, c.method, _number(c.paper), _number(c.ours), _number(c.difference)) for c in cells),
     )
-
-
-def _latex_cell(cell: Cell | None) -> str:
-    if cell is None:
-        return "--"
-    text = f"{cell.value:.4f}" + (f"({cell.rank})" if cell.rank is not None else "")
-    spread = rf"{{\scriptsize$\pm${cell.spread:.4f}}}" if math.isfinite(cell.spread) else ""
-    return rf"\textbf{{{text}}}{spread}" if cell.best else text + spread
 
 
 def _number(value: float) -> str:
