@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from lightning_ubs.experiment.pool import Died, run_tasks
+
 from lightning_ubs.experiment.progress import Bar, Lines, span
 from lightning_ubs.experiment.store import ResultsStore
 
