@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,10 @@ class Claims:
         for path in (self.results / "claims").glob("*"):
             file = _locked(path)
             if file is not None:
+                log = self.results / "logs" / f"{path.name}.log"
+                if log.is_file() and not log.stat().st_size:
+                    log.unlink()
+                shutil.rmtree(self.results / "unfinished" / path.name, ignore_errors=True)
                 path.unlink(missing_ok=True)
                 file.close()
         for name in ("claims", "logs", "unfinished"):

@@ -50,8 +50,8 @@ def check_jobs(jobs: int | None) -> None:
 
 
 @contextlib.contextmanager
-def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, int | None, Callable[..., list[Any]]]]:
-    """An engine that is ready: how many runs it does at a time, threads of each (None: as they are), and its map.
+def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, Callable[..., list[Any]]]]:
+    """An engine that is ready: how many runs it does at a time, and its map.
 
     The map calls a function with each of many arguments, in processes that end with this block, so that a notebook
     that changes its code never meets processes that know the old one. It raises :class:`EngineError` if one of them
@@ -59,17 +59,17 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
     """
     check_jobs(jobs)
     if engine == "sequential":  # in this process, for a debugger
-        yield 1, None, lambda function, arguments, jobs: [function(one) for one in arguments]
+        yield 1, lambda function, arguments, jobs: [function(one) for one in arguments]
     elif engine == "ray":
         with _ray() as processors:
-            yield min(jobs or processors, runs) or 1, None, partial(_map, "ray", None)
+            yield min(jobs or processors, runs) or 1, partial(_map, "ray", None)
     elif engine == "dask":
         with _dask() as processors:
-            yield min(jobs or processors, runs) or 1, None, partial(_map, "dask", None)
+            yield min(jobs or processors, runs) or 1, partial(_map, "dask", None)
     else:
         count, threads = share_processors(jobs, runs)
         try:
-            yield count, threads, partial(_map, "loky", threads)
+            yield count, partial(_map, "loky", threads)
         finally:
             loky = optional_import("joblib.externals.loky")
             loky.get_reusable_executor().shutdown(wait=True, kill_workers=True)

@@ -73,12 +73,9 @@ def run_grid(
     todo = [run for run in runs if run.key not in known]
     outcome = GridOutcome(len(runs), len(runs) - len(todo))
     try:
-        with engines.started(engine, jobs, len(todo)) as (count, threads, call):
+        with engines.started(engine, jobs, len(todo)) as (count, call):
             here = _here(engine)
-            ready = {
-                run.key: Order(orders[run.key], str(claims.results), claims.grid, since, threads, **here)
-                for run in todo
-            }
+            ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
             with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
                 while todo:
                     _pass(todo, ready, claims, store, call, count)

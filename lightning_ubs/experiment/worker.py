@@ -40,7 +40,6 @@ class Order:
         results: the results folder, absolute.
         grid: name of the grid.
         since: size of the store's file when the grid began; failures after it are this grid's.
-        threads: of the worker; None leaves them.
         folder: current folder of the grid, for paths of the user; None on other machines.
         path: where Python looks for the user's modules.
         environment: variables of this package.
@@ -51,7 +50,6 @@ class Order:
     results: str
     grid: str
     since: int
-    threads: int | None = None
     folder: str | None = None
     path: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -138,10 +136,6 @@ def _prepare(order: Order) -> None:
         os.chdir(order.folder)
     if order.parent is not None:
         _end_with(order.parent)
-    if order.threads is not None:
-        import torch
-
-        torch.set_num_threads(order.threads)
 
 
 def _end_with(parent: int) -> None:

@@ -1,135 +1,216 @@
-"""Grids in real processes: killed workers, killed grids, failed runs."""
+"""Grids in real processes: dying workers, killed grids, several grids in one folder."""
 
 from __future__ import annotations
 
-import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning_ubs.experiment.pool import Died, run_tasks
+from light_run import begun, light_runs
 
+from lightning_ubs.experiment.claims import Claims
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.engine import EngineError
+from lightning_ubs.experiment.grid import RunsFailed, run_grid
 from lightning_ubs.experiment.progress import Bar, Lines, span
+from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 
-COMPARE = [
-    sys.executable, "-m", "lightning_ubs.cli", "compare", "data=synthetic", "fold=[0,1]", "trainer.max_epochs=10",
-    "selection.warmup_epochs=1", "jobs=1", "report.formats=[csv]",
-]  # fmt: skip
+HERE = Path(__file__).parent
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def start(folder: Path, count: int = 6, seconds: float = 0.2, jobs: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, str(HERE / "light_run.py"), str(folder), str(count), str(seconds), str(jobs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def double(number: int) -> int:
-    return 2 * number
+def check_whole(folder: Path, count: int) -> None:
+    """Every run is there once, and nothing else is left."""
+    records = ResultsStore(folder).records()
+    assert Counter(record.key for record in records) == Counter(run.key for run in light_runs(folder, count))
+    assert all(record.finished for record in records)
+    assert {path.name for path in folder.iterdir()} == {"runs.jsonl"}
 
 
-def call(name: str, *arguments: Any) -> Any:
-    return {"die": die, "double": double}[name](*arguments)
+def test_runs_go_to_the_store_and_are_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "results"
+    for _ in range(2):
+        outcome = run_grid(light_runs(folder, 3), ResultsStore(folder), 1)
+    assert (outcome.total, outcome.known, outcome.finished) == (3, 3, 3)
+    check_whole(folder, 3)
+    assert len(begun(folder)) == 3
+    out = capsys.readouterr().out
+    assert "3 runs; 1 at a time" in out
+    assert "[3/3] none none Random fold 2 seed 0" in out
+    assert "all 3 runs are there already" in out
 
 
-def test_a_worker_that_dies_takes_only_its_own_task_with_it(tmp_path: Path) -> None:
-    started: list[int] = []
-    results = dict(run_tasks(call, [("die",), ("double", 4)], 1, 1, tmp_path, started.append))
-    assert started == [0, 0, 1]
-    assert isinstance(results[0], Died)
-    assert "signal 9" in results[0].reason
-    assert results[1] == 8
+def test_a_worker_that_dies_takes_only_its_own_run_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    runs = light_runs(folder, 5, 0.1, fates={1: "dies", 3: "raises"})
+    outcome = run_grid(runs, ResultsStore(folder), 2)
+    told = {record.fold: record.error for record in outcome.failed}
+    assert set(told) == {1, 3}
+    assert "its process was killed, 2 times; too little memory" in str(told[1])
+    assert told[3] == "no such luck."
+    assert ResultsStore(folder).keys() == {runs[number].key for number in (0, 2, 4)}
+    assert begun(folder).count(runs[1].key) == 2
+    with pytest.raises(RunsFailed, match=r"2 of 5 runs failed, the last .*The others are kept; the same command"):
+        outcome.check()
+    (log,) = (folder / "logs").iterdir()
+    assert "no such luck" in log.read_text()
+    again = run_grid(light_runs(folder, 5), ResultsStore(folder), 2)
+    assert (again.known, again.failed) == (3, [])
 
 
-def children(pid: int) -> list[int]:
-    """Processes that a process started and that still run, but for Python's resource tracker."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-            command = (stat.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z" and b"spawn_main" in command:
-            found.append(int(stat.parent.name))
-    return found
+def test_what_no_run_can_do_stops_the_grid_after_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    runs = light_runs(folder, 8, 0.1, fates=dict.fromkeys(range(8), "misfit"))
+    with pytest.raises(ConfigError, match=r"^nothing fits; change it\.$"):
+        run_grid(runs, ResultsStore(folder), 1)
+    assert len(begun(folder)) == 1
+    assert not (folder / "claims").exists()
 
 
-def runs_in(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "runs.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def test_what_cannot_be_sent_to_a_process_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (run,) = light_runs(tmp_path / "results", 1)
+    object.__setattr__(run, "seconds", threading.Lock())
+    with pytest.raises(ConfigError, match=r"'none none Random fold 0 seed 0' cannot be sent to another process"):
+        run_grid([run], ResultsStore(tmp_path / "results"), 1)
+    assert not (tmp_path / "results").exists()
 
 
-def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
+def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="engine='rya' is unknown; did you mean ray"):
+        run_grid([], ResultsStore(tmp_path), 1, "rya")  # type: ignore[arg-type]
+    assert issubclass(EngineError, RuntimeError)
+
+
+def test_three_grids_at_once_do_every_run_once_and_all_end_with_all_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    grids = [start(folder, 8) for _ in range(3)]
+    for grid in grids:
+        out, err = grid.communicate()
+        assert grid.returncode == 0, err
+        assert "8/8]" in out
+    assert Counter(begun(folder)) == Counter(run.key for run in light_runs(folder, 8))
+    check_whole(folder, 8)
+
+
+def test_a_finished_grid_started_again_beside_a_running_one_leaves_it_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    run_grid(light_runs(folder, 2), ResultsStore(folder), 1, "sequential")
+    running = start(folder, 6, 0.3)
+    wait_for(lambda: len(begun(folder)) >= 3, running)
+    while running.poll() is None:
+        run_grid(light_runs(folder, 2), ResultsStore(folder), 1, "sequential", say=lambda line: None)
+    assert running.communicate()[1] == ""
+    assert running.returncode == 0
+    assert len(begun(folder)) == 6
+    check_whole(folder, 6)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
 
 
+def offspring(pid: int) -> list[int]:
+    """Processes that a process started and that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds worker processes in /proc")
-def test_a_killed_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    command = [*COMPARE, f"results={folder}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as grid:
-        wait_for(lambda: len(runs_in(folder)) >= 1, grid)
-        (worker,) = children(grid.pid)
-        os.kill(worker, signal.SIGKILL)
-        wait_for(lambda: len(runs_in(folder)) >= 2, grid)
-        (worker,) = children(grid.pid)
+def test_grids_killed_at_random_moments_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> None:
+    folder, moments = tmp_path / "results", random.Random(0)
+    for _ in range(6):
+        grid = start(folder, 12, 0.15, 2)
+        assert grid.stdout is not None
+        grid.stdout.readline()
+        time.sleep(moments.uniform(0.3, 1.2))
+        workers = offspring(grid.pid)
+        victim = moments.choice([grid.pid, *workers])
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(0.1)
         grid.kill()
-    while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
-        time.sleep(0.02)
-    before = runs_in(folder)
-    assert 2 <= len(before) < 4
-    with open(folder / "runs.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"schema": 1, "key": "cut off in the mid')
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert f"4 runs, {len(before)} there already" in again.stdout
-    after = runs_in(folder)
-    assert after[: len(before)] == before
-    assert len(after) == len({run["key"] for run in after}) == 4
-    assert all(run["status"] == "ok" for run in after)
-    store = ResultsStore(folder)
-    assert all(store.read_trace(run["key"])["times_selected"].size for run in after)
-    assert {path.name for path in folder.iterdir()} >= {"runs.jsonl", "traces", "report"}
-    assert not (folder / "unfinished").exists()
+        grid.communicate()
+        deadline = time.monotonic() + 10
+        while any(is_alive(worker) for worker in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(is_alive(worker) for worker in workers), "an orphan goes on"
+    last = start(folder, 12, 0.0, 2)
+    _, err = last.communicate()
+    assert last.returncode == 0, err
+    check_whole(folder, 12)
 
 
-def record(**changes: Any) -> dict[str, Any]:
-    return {"status": "ok", "metrics": {"macro_auc": 0.5}, "seconds": 61.0, "error": None} | changes
+def test_a_claim_has_one_owner_and_counts_the_tries_of_its_own_grid(tmp_path: Path) -> None:
+    key = "0" * 16
+    claims = Claims(tmp_path, "one")
+    with claims.take(key) as claim, Claims(tmp_path, "two").take(key) as other:
+        assert claim is not None
+        assert (claim.tries, other) == (1, None)
+        assert not claims.is_free(key)
+    assert claims.is_free(key)
+    (tmp_path / "claims" / key).write_text("one 1\n")  # as an owner that died leaves it
+    assert (claims.tries(key), Claims(tmp_path, "two").tries(key)) == (1, 0)
+    with claims.take(key) as claim:
+        assert claim is not None
+        assert claim.tries == 2
+    claims.tidy()
+    assert not (tmp_path / "claims").exists()
 
 
-def test_lines_count_what_is_done_running_and_left(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(total=5, known=2, jobs=2)
-    lines.started("a")
-    lines.started("b")
-    lines.started("a")
-    lines.finished("a", record())
-    lines.finished("b", record(status="failed", error="Traceback\nout of memory"))
+def record(**changes: object) -> RunRecord:
+    (run,) = light_runs(Path("x"), 1)
+    curves = {"epoch": [0], "val_macro_auc": [0.5]}
+    return RunRecord(**{**run.identity, "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
+
+
+def test_lines_count_what_is_done_and_left(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(total=5, known=2)
+    lines.finished(record())
+    lines.finished(record(status="failed", error="Traceback\nout of memory"))
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[3/5] a: macro_auc 0.5000 in 1 min 1 s; 1 running, 1 left")
-    assert second.startswith("[4/5] b: FAILED: out of memory; 0 running, 1 left")
+    assert first.startswith("[3/5] none none Random fold 0 seed 0: best val_macro_auc 0.5000 in 1 min 1 s; 2 left")
+    assert second.startswith("[4/5] none none Random fold 0 seed 0: FAILED: out of memory; 1 left")
 
 
-def test_bar_shows_the_whole_grid_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_shows_the_whole_grid_in_a_terminal() -> None:
     import io
 
     from rich.console import Console
 
     screen = io.StringIO()
-    bar = Bar(total=3, known=1, jobs=1)
+    bar = Bar(total=3, known=1)
     bar._bar.live.console = Console(file=screen, force_terminal=True, width=100)
     with bar:
-        bar.started("[digits] ubs")
-        bar.finished("[digits] ubs", record())
-    assert "[digits] ubs: macro_auc 0.5000" in screen.getvalue()
+        bar.finished(record(data="[digits]"))
+    assert "[digits] none Random fold 0 seed 0: best val_macro_auc 0.5000" in screen.getvalue()
     assert "2/3 runs" in screen.getvalue()
-    assert "0 running, 1 left" in screen.getvalue()
+    assert "1 left" in screen.getvalue()
 
 
 def test_spans_read_well() -> None:

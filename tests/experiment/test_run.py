@@ -23,7 +23,10 @@ from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.metrics import HIGHER_IS_BETTER
 
 QUICK = ("data=synthetic", "trainer.max_epochs=5", "selection.warmup_epochs=2", "trainer.enable_progress_bar=false")
-CURVES = "samples epoch train_loss val_macro_auc epoch_seconds selection_seconds pressure effective_sample_size correlation_drift"
+CURVES = (
+    "epoch train_loss val_macro_auc epoch_seconds samples selection_seconds pressure effective_sample_size "
+    "correlation_drift"
+)
 
 
 def quick(*overrides: str) -> dict[str, Any]:
