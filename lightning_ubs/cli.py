@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
   lightning-ubs COMMAND --help          the keys of a command
   lightning-ubs --version               the version
+  eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
 DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         _say(f"lightning-ubs {version('lightning-ubs')}")
         return 0
+    if command in ("-sc", "--shell-completion", "--shell_completion"):
+        return _complete(rest)
     if command not in COMMANDS:
         import difflib
 
@@ -83,12 +89,10 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
         ready = getattr(overrides, f"{command}_overrides")(arguments)
         if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
-        import hydra
-
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
         sys.argv = [f"lightning-ubs {command}", *ready]
-        task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-        hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+        with _usable_choices() if {"--help", "-h"} & set(ready) else nullcontext():
+            _application(command)
     except (SystemExit, KeyboardInterrupt, UsageError):
         raise
     except (Exception, Stopped) as caught:
@@ -100,6 +104,41 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     finally:
         _restore("HYDRA_FULL_ERROR", before[0])
         sys.argv = before[1]
+    return 0
+
+
+def _application(command: str) -> None:
+    """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
+    import hydra
+
+    task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
+    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+
+
+@contextmanager
+def _usable_choices() -> Iterator[None]:
+    """Leave out of Hydra's help what the choices of a group share and what is itself none."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        _say(re.sub(r"^(data|selection): (.*?)default, ", r"\1: \2", text.getvalue().rstrip(), flags=re.MULTILINE))
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Tab completion."""
+    from lightning_ubs.experiment.completion import complete
+
+    def ask(command: str, ready: Sequence[str]) -> None:
+        before, sys.argv = sys.argv, ["lightning-ubs", *ready]
+        try:
+            _application(command)
+        finally:
+            sys.argv = before
+
+    for line in complete(arguments, COMMANDS, ask):
+        _say(line)
     return 0
 
 
@@ -172,8 +211,9 @@ def _data(arguments: Sequence[str]) -> int:
     """``lightning-ubs data list | show NAME | get NAME | convert FILE [OUT]``."""
     words = [one for one in arguments if "=" not in one or Path(one).exists()]
     options = dict(one.split("=", 1) for one in arguments if one not in words)
-    if not words or words[0] in ("--help", "-h"):
-        _say("\n".join(line for line in HELP.splitlines() if " data " in line))
+    if not words or {"--help", "-h"} & set(words):
+        about = f" data {words[0]} " if words and words[0] in DATA_COMMANDS else " data "
+        _say("\n".join(line for line in HELP.splitlines() if about in line))
         return 0
     command, names = words[0], words[1:]
     if command not in DATA_COMMANDS:
