@@ -25,14 +25,13 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   lightning-ubs data list               all datasets
   lightning-ubs data show NAME          all about one of them
   lightning-ubs data get NAME           download and check it
-  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; [labels=...] for ARFF
+  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; --help lists the formats
 
   lightning-ubs COMMAND --help          the keys of a command
   lightning-ubs --version               the version
   eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
-DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
 
 
 class Stopped(BaseException):
@@ -209,44 +208,13 @@ def _paper(value: Any) -> Path | None:
 
 def _data(arguments: Sequence[str]) -> int:
     """``lightning-ubs data list | show NAME | get NAME | convert FILE [OUT]``."""
-    words = [one for one in arguments if "=" not in one or Path(one).exists()]
-    options = dict(one.split("=", 1) for one in arguments if one not in words)
-    if not words or {"--help", "-h"} & set(words):
-        about = f" data {words[0]} " if words and words[0] in DATA_COMMANDS else " data "
-        _say("\n".join(line for line in HELP.splitlines() if about in line))
-        return 0
-    command, names = words[0], words[1:]
-    if command not in DATA_COMMANDS:
-        raise UsageError(f"there is no command 'data {command}'; use data {', data '.join(DATA_COMMANDS)}.")
-    least, most = DATA_COMMANDS[command]
-    if not least <= len(names) <= most:
-        form = {"list": "data list", "convert": "data convert FILE [OUT]"}.get(command, f"data {command} NAME")
-        raise UsageError(f"'data {command}' was given {len(names)} names; use: lightning-ubs {form}.")
-    allowed = ("data_dir", "labels") if command == "convert" else ("data_dir",)
-    for key, value in options.items():
-        if key not in allowed:
-            raise UsageError(f"{key}={value}: 'data {command}' has no such key; valid keys are {', '.join(allowed)}.")
-    return _run_data(command, names, options)
-
-
-def _run_data(command: str, names: Sequence[str], options: dict[str, str]) -> int:
     from lightning_ubs.data import commands
     from lightning_ubs.experiment.messages import explain
 
-    labels: Any = options.get("labels")
-    if labels is not None and labels.lstrip("-").isdigit():
-        labels = int(labels)
-    elif labels is not None and labels.startswith("["):
-        labels = [name.strip() for name in labels.strip("[]").split(",")]
-    folder = options.get("data_dir")
-    actions: dict[str, Callable[[], str]] = {
-        "list": lambda: commands.list_datasets(folder),
-        "show": lambda: commands.show_dataset(names[0], folder),
-        "get": lambda: commands.get_dataset(names[0], folder),
-        "convert": lambda: commands.convert_file(names[0], names[1] if len(names) > 1 else None, labels),
-    }
     try:
-        _say(actions[command]())
+        _say(commands.run(arguments))
+    except commands.UsageError as error:
+        raise UsageError(str(error)) from None
     except Exception as error:
         sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
         if sentence is None:

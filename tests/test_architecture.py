@@ -27,7 +27,7 @@ OPTIONAL = (
     "pandas",
     "arff",
     "rdata",
-    "pooch",
+    "requests",
     "jinja2",
     "rich",
 )

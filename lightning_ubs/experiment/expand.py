@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_ubs.data import DataError, catalog
+from lightning_ubs.data import DataError, MultiLabelDataModule, catalog
 from lightning_ubs.experiment.config import (
     ConfigError,
     assign,
@@ -66,6 +66,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
             names = _names(final, {"data": data, "model": model, "selection": selection}, values, swept)
             done = configured_run(final, names, fold if own else None)
             runs.setdefault(done.key, done)
+    _check_files(runs.values())
     return list(runs.values())
 
 
@@ -158,6 +159,19 @@ def _check_values(config: Mapping[str, Any], checked: set[str]) -> None:
             checked.add(seen)
             with contextlib.suppress(DataError):  # of a dataset that does not exist
                 build(config[group], seed=config["seed"])
+
+
+def _check_files(runs: Iterable[ConfiguredRun]) -> None:
+    """Read the user's own files once, so that a bad one fails before the first run."""
+    seen = set[str]()
+    for run in runs:
+        config = run.config["data"]
+        source = str([config.get(key) for key in ("path", "labels", "max_bytes")])
+        if source not in seen and config.get("path") is not None and target_of(config) is None:
+            seen.add(source)
+            data = build_data(config)
+            if isinstance(data, MultiLabelDataModule):
+                data.check_file()
 
 
 def _has(config: Mapping[str, Any], key: str) -> bool:

@@ -91,7 +91,7 @@ def build_data(config: Mapping[str, Any], fold: int = 0, seed: int = 0) -> Light
     if config.get("path") is None and config.get("name") is None:
         raise ConfigError("data.path has no value; give the file: data.path=FILE.")
     options = {key: value for key, value in config.items() if key not in ("name", "path")}
-    source = {"path": config["path"]} if config.get("path") is not None else {"name": config["name"]}
+    source = {key: config[key] for key in ("name", "path") if config.get(key) is not None}
     with _naming("data", config):
         return MultiLabelDataModule(**source, **options)
 
