@@ -24,8 +24,9 @@ from lightning_ubs.experiment.config import (
     unknown_key,
 )
 from lightning_ubs.experiment.configured import ConfiguredRun, Names, configured_run
-from lightning_ubs.experiment.instantiate import build_callbacks, build_data, build_selection, locate
-from lightning_ubs.experiment.selection import parameters
+from lightning_ubs.experiment.instantiate import FILLED_IN, build_callbacks, build_data, build_selection, locate
+from lightning_ubs.experiment.selection import NAMES, parameters, plain_defaults
+from lightning_ubs.strategies import Strategy
 
 _SYMBOLS = {"lambda1": "λ1", "window": "T", "warmup_epochs": "γ", "bins": "τ"}
 _GROUPS = ("data", "model", "selection")
@@ -118,18 +119,24 @@ def _group(group: str, choice: Any) -> Any:
                 f"{group}={choice}: there is no such {group}; {suggestion(str(choice), known)}choose from "
                 f"{', '.join(known)}, or give the dotted path of a class."
             ) from None
-    return _with_defaults(found) if group == "selection" and target_of(found) else found
+    return found if target_of(found) is None else {**_defaults(group, str(found["_target_"])), **found}
 
 
-def _with_defaults(config: Any) -> Any:
-    """A user's selection with the settings that all selections share, so that one key sets them for all."""
-    shared = compose_train(["selection=random"])["selection"]
-    for name in ("_target_", "name", "strategy", "label", "variant"):
-        shared.pop(name, None)
-    kind = locate(str(config["_target_"]))
+def _defaults(group: str, target: str) -> dict[str, Any]:
+    """Keys of a user's own class that its configuration leaves out: its plain defaults, so that they can be set.
+
+    A strategy has the settings that all selections share as well, so that one key sets them for all.
+    """
+    kind = locate(target)
+    shared = compose_train(["selection=random"])["selection"] if group == "selection" else {}
+    whole = not (isinstance(kind, type) and issubclass(kind, Strategy))
     takes = parameters(kind)
-    whole = not isinstance(kind, type) or "warmup_epochs" in takes
-    return {**{name: value for name, value in shared.items() if not whole or name in takes}, **config}
+    found = {
+        name: value
+        for name, value in shared.items()
+        if name not in (*NAMES, "strategy") and (name in takes or not whole)
+    }
+    return plain_defaults(kind, leave_out=(*NAMES, *FILLED_IN)) | found
 
 
 def _dataset(name: str) -> Any:

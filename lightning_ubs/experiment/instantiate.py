@@ -20,10 +20,12 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, target_of
 from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, settings_of, split_settings
+from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, split_settings
 from lightning_ubs.models import build_model, original_lr
 from lightning_ubs.strategies import Strategy
 
+FILLED_IN = ("num_features", "num_labels", "fold", "seed")
+"""Arguments that a user's own class gets where it takes them."""
 LOGGERS = ("csv", "tensorboard", "none")
 
 
@@ -69,7 +71,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
     if target is None:
         with _naming("selection", config):
             return batch_selection(**{key: value for key, value in config.items() if key != "_target_"})
-    settings, kind = settings_of(config), locate(target)
+    settings, kind = {key: value for key, value in config.items() if key not in NAMES}, locate(target)
     shared: dict[str, Any] = {}
     if isinstance(kind, type) and issubclass(kind, Strategy):
         settings, shared = split_settings(kind, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lightning_ubs.callback import BatchSelection
@@ -55,6 +55,20 @@ def parameters(function: Any) -> list[str]:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return []
+
+
+def plain_defaults(function: Any, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Arguments of a function or class whose defaults a configuration can state.
+
+    >>> plain_defaults(lambda a, b=1, c=list: None)
+    {'b': 1}
+    """
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    plain = (int, float, str, bool, type(None))
+    return {one.name: one.default for one in found if isinstance(one.default, plain) and one.name not in leave_out}
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
