@@ -90,8 +90,7 @@ def build_data(config: Mapping[str, Any], fold: int = 0, seed: int = 0) -> Light
     target = target_of(config)
     if target is not None:
         return as_datamodule(instantiate("data", config, fold=fold, seed=seed), f"data: {target}")
-    if config.get("path") is None and config.get("name") is None:
-        raise ConfigError("data.path has no value; give the file: data.path=FILE.")
+    _check_source(config)
     options = {key: value for key, value in config.items() if key not in ("name", "path")}
     source = {key: config[key] for key in ("name", "path") if config.get(key) is not None}
     with _naming("data", config):
@@ -166,7 +165,13 @@ def data_name(config: Mapping[str, Any]) -> str:
     target = target_of(config)
     if target is not None:
         return target.rpartition(".")[2]
+    _check_source(config)
     return str(config["name"]) if config.get("name") else Path(config["path"]).name.split(".")[0]
+
+
+def _check_source(config: Mapping[str, Any]) -> None:
+    if config.get("path") is None and config.get("name") is None:
+        raise ConfigError("data.path has no value; give the file: data.path=FILE.")
 
 
 def set_up(data: LightningDataModule) -> None:
