@@ -20,7 +20,7 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, target_of
 from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, split_settings
+from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
 from lightning_ubs.models import build_model, original_lr
 from lightning_ubs.strategies import Strategy
 
@@ -80,8 +80,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
         with _naming("selection", config):
             return BatchSelection(found, **{"seed": seed} | shared)
     if isinstance(found, BatchSelection):
-        found.seed = seed
-        return found
+        return reseeded(found, seed)
     raise ConfigError(f"selection: {target} gave {type(found).__name__}; let it give a Strategy or a BatchSelection.")
 
 

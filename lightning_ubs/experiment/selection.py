@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError, suggestion, unknown_key
 from lightning_ubs.methods import METHODS, find_method
@@ -35,6 +37,17 @@ def batch_selection(
     if shared.get("seed", 0) is None:  # a root configuration that leaves its seed open
         shared["seed"] = 0
     return BatchSelection(kind(**own), **shared)
+
+
+def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
+    """A new callback like ``selection`` with another seed; the given one is left as it is."""
+    arguments = constructor_arguments(selection)
+    if "seed" not in arguments:
+        raise ConfigError(
+            f"{type(selection).__name__} does not take the seed that pairs its runs with those of others; let its "
+            "constructor take seed and keep it."
+        )
+    return type(selection)(**copy.deepcopy(arguments | {"seed": seed}))
 
 
 def split_settings(strategy: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The measures of the methods compared with."""
+"""Hard-Imbalance: P by hardness, and the weight of rare labels."""
 
 from __future__ import annotations
 
@@ -6,71 +6,8 @@ import numpy as np
 import pytest
 import reference
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from lightning_ubs.functional import (
-    hardness_probabilities,
-    imbalance_weights,
-    prediction_spread,
-    proportional_probabilities,
-    recency_entropy,
-)
-
-WAVERING = [0.2, 0.8, 0.3, 0.7, 0.6]
-TREND = [0.2, 0.3, 0.7, 0.8, 0.6]
-
-
-def test_golden_windows_that_variance_and_entropy_cannot_tell_apart() -> None:
-    for values in (WAVERING, TREND):
-        window = torch.tensor(values, dtype=torch.float64).reshape(1, 5, 1)
-        assert recency_entropy(window, torch.tensor([5])).item() == pytest.approx(0.970951, abs=1e-6)
-        spread = prediction_spread(window.var(1), torch.tensor([5]))
-        assert spread.item() == pytest.approx(0.261002, abs=1e-6)
-
-
-@pytest.mark.parametrize("ddof", [0, 1])
-def test_spread_equals_the_reference_and_is_zero_below_two_predictions(ddof: int) -> None:
-    rng = np.random.default_rng(0)
-    windows = [rng.random(count) for count in (2, 3, 10)]
-    variance = torch.tensor([[np.var(w, ddof=ddof)] for w in windows])
-    got = prediction_spread(variance, torch.tensor([len(w) for w in windows])).flatten().tolist()
-    assert got == pytest.approx([reference.spread(w, ddof) for w in windows])
-    assert prediction_spread(torch.tensor([[0.5], [0.5]]), torch.tensor([0, 1])).tolist() == [[0.0], [0.0]]
-
-
-@given(
-    st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 3)).flatmap(
-        lambda shape: st.tuples(
-            hnp.arrays(np.float32, shape, elements=st.floats(0, 1, width=32)),
-            hnp.arrays(np.int64, shape[:1], elements=st.integers(0, shape[1])),
-        )
-    )
-)
-def test_recency_entropy_equals_the_reference(drawn: tuple[np.ndarray, np.ndarray]) -> None:
-    history, counts = drawn
-    got = recency_entropy(torch.from_numpy(history), torch.from_numpy(counts)).numpy()
-    for i, (rows, count) in enumerate(zip(history, counts, strict=True)):
-        for j in range(history.shape[2]):
-            expected = reference.recency_entropy(rows[len(rows) - count :, j].tolist())
-            assert got[i, j] == pytest.approx(expected, abs=1e-6)
-
-
-def test_one_half_counts_as_a_no() -> None:
-    window = torch.tensor([0.5, 0.6]).reshape(1, 2, 1)
-    assert recency_entropy(window, torch.tensor([2])).item() == 1.0
-
-
-@pytest.mark.parametrize("smoothing", [None, 0.0, 0.3])
-def test_proportional_probabilities_equal_the_reference(smoothing: float | None) -> None:
-    values = np.random.default_rng(2).random(11)
-    got = proportional_probabilities(torch.from_numpy(values), smoothing)
-    np.testing.assert_allclose(got.numpy(), reference.proportional(values, smoothing), rtol=1e-12)
-
-
-def test_no_spread_at_all_is_drawn_uniformly() -> None:
-    assert proportional_probabilities(torch.zeros(4)).tolist() == [0.25] * 4
+from lightning_ubs.functional import hardness_probabilities, imbalance_weights
 
 
 def test_golden_hardness() -> None:
