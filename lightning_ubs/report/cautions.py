@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from lightning_ubs.report.method import clean
 from lightning_ubs.report.results import Results, Run
@@ -139,15 +139,9 @@ def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
     for run in results.runs:
         total[run.data, run.model] += 1
         hits[run.data, run.model] += holds(run)
-    return _enumerate(
-        [
-            f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
-            for setting, _ in hits.most_common()
-            if hits[setting]
-        ]
-    )
-
-
-def _enumerate(names: Sequence[str]) -> str:
-    rest = len(names) - _MOST_NAMED
-    return join([*names[:_MOST_NAMED], f"{rest} more"] if rest > 0 else names) if names else ""
+    named = [
+        f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
+        for setting, _ in hits.most_common()
+        if hits[setting]
+    ]
+    return join(named, _MOST_NAMED) if named else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from lightning_ubs.report.tables import build_tables
 from lightning_ubs.report.words import join, pvalue, signed
 
 _ALPHA = 0.05
+_MOST_NAMED = 6
 _PHRASES = {"better": "better", "worse": "worse", "none": "no evidence of a difference"}
 
 
@@ -58,21 +60,21 @@ def judge(results: Results, tests: Sequence[Significance]) -> list[Verdict]:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """The whole answer in the first metric, in a few sentences."""
+    """The whole answer in the first metric, in a few sentences; methods of which the same is said share one."""
+    own = Counter(verdict.ours for verdict in verdicts)
+    groups: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        shared = f"of {verdict.ours}" if own[verdict.ours] > 1 else f"against {verdict.theirs}"
+        groups.setdefault((shared, verdict.tone, verdict.gains[0].metric.title), []).append(verdict)
     parts = []
-    for name in dict.fromkeys(verdict.ours for verdict in verdicts):
-        own = [verdict for verdict in verdicts if verdict.ours == name]
-        title = own[0].gains[0].metric.title
-        groups = {
-            tone: [one.theirs for one in own if one.tone == tone and one.gains[0].metric.title == title]
-            for tone in ("better", "worse", "none")
-        }
-        if groups["better"]:
-            parts.append(f"{name} is better than {join(groups['better'])} in {title}.")
-        if groups["worse"]:
-            parts.append(f"{name} is worse than {join(groups['worse'])} in {title}.")
-        if groups["none"]:
-            parts.append(f"There is no evidence that {name} differs from {join(groups['none'])} in {title}.")
+    for (_, tone, title), group in groups.items():
+        ours = join(list(dict.fromkeys(one.ours for one in group)), _MOST_NAMED)
+        theirs = join(list(dict.fromkeys(one.theirs for one in group)), _MOST_NAMED)
+        many = len({one.ours for one in group}) > 1
+        if tone == "none":
+            parts.append(f"There is no evidence that {ours} differ{'' if many else 's'} from {theirs} in {title}.")
+        else:
+            parts.append(f"{ours} {'are' if many else 'is'} {tone} than {theirs} in {title}.")
     return " ".join(parts)
 
 
