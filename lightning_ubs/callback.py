@@ -125,6 +125,16 @@ class BatchSelection(Callback):
         self._seconds = 0.0
 
     @property
+    def seed(self) -> int:
+        """Of every draw; it can be set before training begins."""
+        return self._selector.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        check_range("seed", seed, 0, whole=True)
+        self._selector.seed = seed
+
+    @property
     def uncertainty(self) -> Tensor | None:
         """U, (n, q) float32, at the start of this epoch; None in the first."""
         return self.strategy.uncertainty

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
-  lightning-ubs compare                 Random against UBS on embedded data, and a report, in about a minute
+  lightning-ubs compare                 Random against UBS on embedded data, the verdict and a report, in two minutes
   lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _hydra(command: str, arguments: Sequence[str]) -> int:
     """Run a Hydra application; errors that a user can put right become one sentence."""
-    from lightning_ubs.experiment import arguments as forms
+    from lightning_ubs.experiment import overrides
     from lightning_ubs.experiment.messages import explain
 
     wants_trace = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
@@ -80,7 +80,7 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     try:
         if command == "compare" and {"-m", "--multirun"} & set(arguments):
             raise UsageError("compare runs every combination by itself; leave the flag -m out.")
-        ready = getattr(forms, f"{command}_arguments")(arguments)
+        ready = getattr(overrides, f"{command}_overrides")(arguments)
         if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
         import hydra
@@ -131,23 +131,13 @@ def train_task(config: DictConfig) -> float:
 
 @_guarded
 def compare_task(config: DictConfig) -> None:
-    """A grid, then its report."""
+    """A grid, then its verdict and its report."""
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.config import ConfigError
-    from lightning_ubs.experiment.grid import run_grid
+    from lightning_ubs.experiment.command import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    outcome = run_grid(plain)
-    if outcome.finished or not outcome.failed:
-        _report(plain["results"], plain["report"])
-    if outcome.failed:
-        last = outcome.failed[-1]
-        raise ConfigError(
-            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last.data}, {last.model}, "
-            f"{last.label}, fold {last.fold}) with: {str(last.error).splitlines()[-1]} "
-            "The others are kept; the same command tries the failed ones again."
-        )
+    compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))
 
 
 @_guarded
@@ -195,7 +185,7 @@ def _data(arguments: Sequence[str]) -> int:
     allowed = ("data_dir", "labels") if command == "convert" else ("data_dir",)
     for key, value in options.items():
         if key not in allowed:
-            raise UsageError(f"{key}={value}: 'data {command}' has no such key; known are {', '.join(allowed)}.")
+            raise UsageError(f"{key}={value}: 'data {command}' has no such key; valid keys are {', '.join(allowed)}.")
     return _run_data(command, names, options)
 
 

@@ -73,15 +73,7 @@ class ResultsStore:
 
         A broken last line (its writer was killed) is left out with a warning; one before it is an error.
         """
-        try:
-            with open(self.path, "rb") as file, _locked(file, shared=True):
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions."
-            ) from error
+        lines = self._lines() or [b""]
         if lines[-1].strip() and not _is_record(lines[-1]):
             log.warning(
                 "%s: the last line is incomplete (a run was stopped while it wrote); it is left out.", self.path
@@ -92,6 +84,36 @@ class ResultsStore:
     def keys(self) -> set[str]:
         """Keys of the runs that finished."""
         return {record.key for record in self.records() if record.finished}
+
+    def size(self) -> int:
+        """Bytes of the whole lines in the file of records: where the next one begins."""
+        return sum(len(line) + 1 for line in self._lines()[:-1])
+
+    def holds(self, key: str, since: int = 0) -> bool:
+        """Whether a run is there: finished, or failed in a record that begins at byte ``since`` or later.
+
+        Other records are not read, so that this is fast in a large store.
+        """
+        mark = f'"{key}"'.encode()
+        place = 0
+        for line in self._lines():
+            if mark in line and _is_record(line):
+                record = RunRecord.from_json(line)
+                if record.key == key and (record.finished or place >= since):
+                    return True
+            place += len(line) + 1
+        return False
+
+    def after(self, place: int) -> tuple[list[RunRecord], int]:
+        """The records that begin at byte ``place`` or later, and where the next one will begin."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(place)
+                text = file.read()
+        except FileNotFoundError:
+            return [], place
+        whole = text[: text.rfind(b"\n") + 1]
+        return [RunRecord.from_json(line) for line in whole.splitlines() if _is_record(line)], place + len(whole)
 
     def trace_path(self, key: str) -> Path:
         """Where the arrays of the run ``key`` are kept."""
@@ -130,6 +152,17 @@ class ResultsStore:
             ) from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise StoreError(f"cannot read the trace {str(path)!r} ({error}); delete it.") from error
+
+    def _lines(self) -> list[bytes]:
+        try:
+            with open(self.path, "rb") as file, _locked(file, shared=True):
+                return file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions."
+            ) from error
 
     def _record(self, number: int, line: bytes) -> RunRecord:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import shutil
@@ -11,15 +12,19 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import hydra.utils
 import pytest
 from hydra import compose, initialize_config_module
+from lightning.pytorch.loggers import Logger
 from omegaconf import OmegaConf
 
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.data import names
-from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, split_selection
-from lightning_ubs.experiment.config import compose_train, resolved
-from lightning_ubs.experiment.plan import plan_runs
+from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
+from lightning_ubs.experiment.expand import expand_grid
+from lightning_ubs.experiment.instantiate import build_data, build_loggers, build_selection, locate
+from lightning_ubs.experiment.selection import settings_of, split_settings
+from lightning_ubs.methods import find_method
 from lightning_ubs.models import build_model
 
 ROOT = Path(__file__).parents[2]
@@ -52,23 +57,27 @@ def test_every_dataset_of_the_catalogue_is_a_choice_and_the_other_way_round() ->
 
 @pytest.mark.parametrize("name", names())
 def test_data_config_builds_the_dataset_it_is_named_after(name: str) -> None:
-    data = build_data(resolved(compose_train([f"data={name}"]))["data"])
+    data: Any = build_data(resolved(compose_train([f"data={name}"]))["data"])
     assert (data.name, data.batch_size, data.folds, data.seed) == (name, 128, 5, 42)
 
 
 @pytest.mark.parametrize("name", choices("selection"))
 def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     config = resolved(compose_train([f"selection={name}"]))["selection"]
-    strategy, own, shared = split_selection(config)
+    row = find_method(config["strategy"])
+    assert row is not None
+    own, shared = split_settings(row.strategy, settings_of(config))
     plain = {"ubs_b": {"lambda1": 0.0}, "ubs_c": {"lambda1": 1.0}, "ubs_d": {"correlation": None}}
     plain |= {f"{base}_lc": {"correlation": "mutual_information"} for base in ("active", "recent")}
     plain["active_quantized"] = {"mode": "quantized"}
-    signature = inspect.signature(strategy).parameters
+    signature = inspect.signature(row.strategy).parameters
     expected = {key: parameter.default for key, parameter in signature.items()} | plain.get(name, {})
     assert own == expected
     callback = inspect.signature(BatchSelection).parameters
     assert shared == {key: callback[key].default for key in shared}
-    assert isinstance(build_selection(config), BatchSelection)
+    for made in (build_selection(config, 0), hydra.utils.instantiate(config)):
+        assert isinstance(made, BatchSelection)
+        assert type(made.strategy) is row.strategy
 
 
 def test_ablations_are_named_as_the_report_expects() -> None:
@@ -92,16 +101,26 @@ def test_model_config_has_only_arguments_of_the_model(name: str) -> None:
 
 
 def test_every_logger_builds(tmp_path: Path) -> None:
-    counts = {
-        name: len(build_loggers(compose_train([f"logger={name}"])["logger"], tmp_path)) for name in choices("logger")
-    }
+    ours = ("csv", "tensorboard", "none")
+    counts = {name: len(build_loggers(compose_train([f"logger={name}"])["logger"], tmp_path)) for name in ours}
     assert counts == {"csv": 1, "tensorboard": 2, "none": 0}
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_loggers_of_lightning_take_the_arguments_that_their_configurations_give(name: str, tmp_path: Path) -> None:
+    config = compose_train([f"logger={name}"])["logger"]
+    kind = locate(config["_target_"])
+    assert issubclass(kind, Logger)
+    assert set(config) - {"_target_", "name"} <= set(inspect.signature(kind).parameters)
+    if importlib.util.find_spec(name) is None:
+        with pytest.raises(ConfigError, match=rf"logger: .*{kind.__name__} raised ModuleNotFoundError"):
+            build_loggers(config, tmp_path)
 
 
 def test_keys_that_users_override_reach_the_strategy() -> None:
     overrides = ["selection=ubs", "selection.lambda1=0.6", "selection.window=7", "selection.s0=64"]
     config = resolved(compose_train([*overrides, "selection.warmup_epochs=3", "selection.bins=10", "seed=9"]))
-    selection = build_selection(config["selection"])
+    selection = build_selection(config["selection"], config["seed"])
     strategy = selection.strategy
     assert isinstance(strategy, UBS)
     assert (strategy.lambda1, strategy.window, strategy.s0, strategy.bins) == (0.6, 7, 64.0, 10)
@@ -126,7 +145,7 @@ def test_every_experiment_is_the_papers_on_datasets_that_exist(name: str) -> Non
     config = compare_config(f"experiment={name}")
     assert config["grid"]["fold"] == ([0] if name == "time" else [0, 1, 2, 3, 4])
     config["grid"]["fold"] = [0]
-    runs = plan_runs(config)
+    runs = expand_grid(config)
     assert len(runs) == SIZES[name]
     assert {run.config["data"]["name"] for run in runs} <= set(names())
     assert {run.config["trainer"]["max_epochs"] for run in runs} == {100}
@@ -174,19 +193,19 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
     assert packed == {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "mine.yaml").write_text(
-        "defaults:\n  - selection: ubs\n  - _self_\nseed: 3\nhydra:\n  searchpath: [pkg://lightning_ubs.configs]\n"
+        "defaults:\n  - selection@callbacks.selection: ubs\n  - _self_\nseed: 3\nhydra:\n  searchpath: [pkg://lightning_ubs.configs]\n"
         "  output_subdir: null\n  run: {dir: .}\n"
     )
     (tmp_path / "app" / "mine.py").write_text(
-        "import hydra, lightning_ubs\nfrom lightning_ubs.experiment.build import build_selection\n"
+        "import hydra, lightning_ubs\n"
         "@hydra.main(version_base='1.3', config_path='.', config_name='mine')\n"
         "def main(config):\n"
-        "    selection = build_selection(config.selection)\n"
-        "    print(lightning_ubs.__file__, selection.strategy.lambda1, config.selection.seed)\n"
+        "    selection = hydra.utils.instantiate(config.callbacks.selection)\n"
+        "    print(lightning_ubs.__file__, selection.strategy.lambda1, selection.seed)\n"
         "main()\n"
     )
     run = subprocess.run(
-        [sys.executable, "mine.py", "selection.lambda1=0.7"],
+        [sys.executable, "mine.py", "callbacks.selection.lambda1=0.7"],
         cwd=tmp_path / "app",
         env={"PYTHONPATH": str(installed), "PATH": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,

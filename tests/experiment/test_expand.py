@@ -9,21 +9,21 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from lightning_ubs.experiment.arguments import compare_arguments, quoted, report_arguments, train_arguments
 from lightning_ubs.experiment.config import ConfigError, check_types, compose_train, resolved, run_key
-from lightning_ubs.experiment.grid import share_processors
-from lightning_ubs.experiment.plan import plan_runs
+from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.expand import expand_grid
+from lightning_ubs.experiment.overrides import compare_overrides, quoted, report_overrides, train_overrides
 
 
 def compare_config(*arguments: str) -> dict[str, Any]:
     """What `lightning-ubs compare` makes of its arguments."""
     with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
-        plain: Any = OmegaConf.to_container(compose("compare", compare_arguments(arguments)), resolve=True)
+        plain: Any = OmegaConf.to_container(compose("compare", compare_overrides(arguments)), resolve=True)
     return dict(plain)
 
 
 def test_no_argument_is_random_and_ubs_on_digits() -> None:
-    runs = plan_runs(compare_config())
+    runs = expand_grid(compare_config())
     told = [(run.config["data"]["name"], run.config["model"]["name"], run.config["selection"]["name"]) for run in runs]
     assert set(told) == {("digits", "mlp", "random"), ("digits", "mlp", "ubs")}
     assert len(runs) == 6
@@ -31,14 +31,14 @@ def test_no_argument_is_random_and_ubs_on_digits() -> None:
 
 def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
     arguments = ["data=[digits,synthetic]", "model=mlp,dela", "selection=[random,ubs]", "fold=0,1", "seed=[3,4]"]
-    runs = plan_runs(compare_config(*arguments))
+    runs = expand_grid(compare_config(*arguments))
     assert len(runs) == len({run.key for run in runs}) == 2**5
     assert [run.config["selection"]["name"] for run in runs[:2]] == ["random", "ubs"]
     assert all(run.config["seed"] == 3 for run in runs[:16])
 
 
 def test_paired_runs_differ_in_nothing_but_the_selection() -> None:
-    first, second = (copy.deepcopy(run.config) for run in plan_runs(compare_config("fold=1", "seed=7")))
+    first, second = (copy.deepcopy(run.config) for run in expand_grid(compare_config("fold=1", "seed=7")))
     assert first["selection"].pop("seed") == second["selection"].pop("seed") == 7
     assert first["selection"].pop("warmup_epochs") == second["selection"].pop("warmup_epochs")
     del first["selection"], second["selection"]
@@ -46,34 +46,34 @@ def test_paired_runs_differ_in_nothing_but_the_selection() -> None:
 
 
 def test_swept_values_name_their_runs_and_leave_others_alone() -> None:
-    runs = plan_runs(compare_config("selection=[random,ubs]", "selection.lambda1=0.2,0.4", "fold=0"))
-    assert [run.names.label for run in runs] == [None, "UBS λ1=0.2", "UBS λ1=0.4"]
+    runs = expand_grid(compare_config("selection=[random,ubs]", "selection.lambda1=0.2,0.4", "fold=0"))
+    assert [run.identity["label"] for run in runs] == ["Random", "UBS λ1=0.2", "UBS λ1=0.4"]
     assert "lambda1" not in runs[0].config["selection"]
 
 
 def test_a_single_value_is_set_without_a_name() -> None:
-    (run,) = plan_runs(compare_config("selection=ubs", "selection.s0=64", "model.hidden=[8,8]", "fold=0"))
-    assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.names.label) == (64, [8, 8], None)
+    (run,) = expand_grid(compare_config("selection=ubs", "selection.s0=64", "model.hidden=[8,8]", "fold=0"))
+    assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.identity["label"]) == (64, [8, 8], "UBS")
 
 
 def test_swept_model_values_become_models_of_their_own() -> None:
-    runs = plan_runs(compare_config("selection=ubs", "model.lr=0.1,0.01", "fold=0"))
-    assert [run.names.model for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
+    runs = expand_grid(compare_config("selection=ubs", "model.lr=0.1,0.01", "fold=0"))
+    assert [run.identity["model"] for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
 
 
 def test_command_line_beats_the_experiment_and_its_scale() -> None:
     arguments = ["experiment=lambda_sensitivity", "scale=smoke", "selection.lambda1=0.3", "trainer.max_epochs=2"]
-    runs = plan_runs(compare_config(*arguments, "fold=0"))
+    runs = expand_grid(compare_config(*arguments, "fold=0"))
     assert [(run.config["selection"]["lambda1"], run.config["trainer"]["max_epochs"]) for run in runs] == [(0.3, 2)]
 
 
 def test_a_dataset_may_be_written_as_in_the_paper() -> None:
-    runs = plan_runs(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
+    runs = expand_grid(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
     assert [run.config["data"]["name"] for run in runs] == ["yahoo-Arts1"]
 
 
 def test_the_same_run_is_planned_once() -> None:
-    assert len(plan_runs(compare_config("selection=[ubs,ubs]", "fold=[0,0]"))) == 1
+    assert len(expand_grid(compare_config("selection=[ubs,ubs]", "fold=[0,0]"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_same_run_is_planned_once() -> None:
 )
 def test_a_grid_that_cannot_be_is_refused_before_anything_runs(argument: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
-        plan_runs(compare_config(argument))
+        expand_grid(compare_config(argument))
     assert all(word in str(raised.value) for word in words), raised.value
 
 
@@ -151,13 +151,13 @@ def test_a_value_of_the_wrong_type_is_named(key: str, value: Any, allowed: str) 
 
 
 def test_arguments_in_short_form_are_written_out() -> None:
-    assert train_arguments(["data=Yahoo-Arts,YEAST", "seed=1"]) == ["data=yahoo-Arts1,yeast", "seed=1"]
-    assert train_arguments(["data=nosuch"]) == ["data=nosuch"]
-    assert compare_arguments(["--cfg", "job", "data.fold=0,1", "data=yeast"]) == [
+    assert train_overrides(["data=Yahoo-Arts,YEAST", "seed=1"]) == ["data=yahoo-Arts1,yeast", "seed=1"]
+    assert train_overrides(["data=nosuch"]) == ["data=nosuch"]
+    assert compare_overrides(["--cfg", "job", "data.fold=0,1", "data=yeast"]) == [
         "--cfg", "job", "grid.fold=[0,1]", "grid.data=yeast"
     ]  # fmt: skip
-    assert compare_arguments(["folds=[0,1]", "seeds=3"]) == ["grid.fold=[0,1]", "grid.seed=3"]
-    assert report_arguments(["--help"]) == ["--help"]
+    assert compare_overrides(["folds=[0,1]", "seeds=3"]) == ["grid.fold=[0,1]", "grid.seed=3"]
+    assert report_overrides(["--help"]) == ["--help"]
 
 
 @pytest.mark.parametrize("text", ["a b", "it's", "comma,brace}", "100%", "tail\\", "\\'x"])

@@ -11,24 +11,25 @@ _ALIASES = {"data.fold": "fold", "folds": "fold", "seeds": "seed"}
 _RUN_KEY = re.compile(r"(data|model|selection|trainer)\..+")
 
 
-def train_arguments(arguments: Sequence[str]) -> list[str]:
+def train_overrides(arguments: Sequence[str]) -> list[str]:
     """Datasets may be written in any case and by the paper's names: ``data=Yahoo-Arts`` is ``data=yahoo-Arts1``."""
     return [_known_data(one) if one.startswith("data=") else one for one in arguments]
 
 
-def compare_arguments(arguments: Sequence[str]) -> list[str]:
+def compare_overrides(arguments: Sequence[str]) -> list[str]:
     """Keys of the grid are written without ``grid.``, and keys of ``train`` as ``train`` has them.
 
-    >>> compare_arguments(["data=[yeast,scene]", "seed=0,1", "selection.lambda1=0.5,0.6", "jobs=2"])
+    >>> compare_overrides(["data=[yeast,scene]", "seed=0,1", "selection.lambda1=0.5,0.6", "jobs=2"])
     ['grid.data=[yeast,scene]', 'grid.seed=[0,1]', '++sweep.selection.lambda1=[0.5,0.6]', 'jobs=2']
     """
-    return [_for_grid(one) if _is_override(one) else one for one in arguments]
+    written = ["dry_run=true" if one == "--dry-run" else one for one in arguments]
+    return [_for_grid(one) if _is_override(one) else one for one in written]
 
 
-def report_arguments(arguments: Sequence[str]) -> list[str]:
+def report_overrides(arguments: Sequence[str]) -> list[str]:
     """The results folder is the argument without a name.
 
-    >>> report_arguments(["results/my runs", "report.paper=true"])
+    >>> report_overrides(["results/my runs", "report.paper=true"])
     ["results='results/my runs'", 'report.paper=true']
     """
     first = next((one for one in arguments if not one.startswith("-") and "=" not in one), None)
@@ -50,6 +51,9 @@ def _for_grid(argument: str) -> str:
     key = _ALIASES.get(key, key)
     if key in GRID_KEYS:
         return f"grid.{key}={_list_of(argument, text)}"
+    bare = key.lstrip("+")
+    if _RUN_KEY.fullmatch(bare) and key.startswith("+"):
+        return f"++train.{bare}={text}"
     if _RUN_KEY.fullmatch(key):
         return f"++sweep.{key}=[{','.join(_values(argument, text))}]"
     return argument
