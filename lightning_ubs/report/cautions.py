@@ -10,6 +10,8 @@ from lightning_ubs.report.results import Results, Run
 from lightning_ubs.report.words import join, runs_of
 
 _MOST_NAMED = 5
+# What a run says of itself and is said above once for all runs, with their number.
+_SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
 
 
 def find_cautions(results: Results) -> list[str]:
@@ -23,7 +25,12 @@ def find_cautions(results: Results) -> list[str]:
             f"{runs_of(len(results.failed), total)} failed and are in no table; start the same comparison again to "
             "repeat them."
         )
-    own = Counter(clean(sentence) for run in results.runs for sentence in run.record.warnings)
+    own = Counter(
+        clean(sentence)
+        for run in results.runs
+        for sentence in run.record.warnings
+        if not any(phrase in sentence for phrase in _SAID_ABOVE)
+    )
     found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
     return found
 

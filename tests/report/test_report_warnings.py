@@ -11,6 +11,7 @@ import pytest
 from report_fixtures import VERSIONS, fake_run, save
 
 from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.run import _warnings as own_warnings
 from lightning_ubs.report import build_report, console_verdict
 
 
@@ -63,6 +64,14 @@ def test_versions_that_differ_are_named(tmp_path: Path) -> None:
 def test_a_warning_of_the_runs_themselves_is_repeated_once(tmp_path: Path) -> None:
     for text in both(tmp_path, *pair(warnings=("The loss was NaN in 3 batches.",))):
         assert text.count("The loss was NaN in 3 batches. (4 of 4 runs)") == 1
+
+
+@pytest.mark.parametrize("change", [{"first_selected_epoch": 40}, {"best_epoch": 2}])
+def test_what_each_run_says_of_itself_is_said_once_for_all(tmp_path: Path, change: dict[str, int]) -> None:
+    records = [replace(one, **change) for one in pair() if one.selection == "ubs"]  # type: ignore[arg-type]
+    records = [replace(one, warnings=tuple(own_warnings(one))) for one in records]
+    assert all(one.warnings for one in records)
+    assert console_verdict(records).count("Warning") == 1
 
 
 def test_failed_runs_are_counted(tmp_path: Path) -> None:
