@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,9 @@ def compare(
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}
     outcome.check()
-    return Comparison([records[run.key] for run in runs], Path(results), monitored[0])
+    # A run that was done under another name is called as it is now.
+    named = [replace(records[run.key], label=run.identity["label"]) for run in runs]
+    return Comparison(named, Path(results), monitored[0])
 
 
 def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) -> str:
@@ -198,7 +200,7 @@ def _plan(
     for fold, seed in pairs:
         for label, selection in selections.items():
             method = _described(label, selection)
-            key = digest([shared, method, fold, seed])
+            key = digest([shared, {name: method[name] for name in ("selection", "parameters")}, fold, seed])
             identity = names | method | {"fold": fold, "seed": seed, "monitor": monitor, "mode": mode}
             whole = identity | {"key": key, "config_hash": digest([shared, identity])}
             if key in runs:

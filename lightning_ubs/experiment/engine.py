@@ -79,10 +79,17 @@ def _map(
     backend: Engine, threads: int | None, function: Callable[..., Any], arguments: Sequence[Any], jobs: int
 ) -> list[Any]:
     joblib = optional_import("joblib")
-    inner = {} if threads is None else {"inner_max_num_threads": threads}
+    inner: dict[str, Any] = {} if threads is None else {"inner_max_num_threads": threads}
+    if backend == "ray":
+        # Spread over the nodes, and with room left where a node was lost: Ray waits for ever for what cannot be placed.
+        inner = {"ray_remote_args": {"num_cpus": 0.5, "scheduling_strategy": "SPREAD"}}
+        processors = _ray_processors()
+        jobs = min(jobs, processors)
     # With one job joblib would not start a process; a run must be able to die without the grid.
     options = {"n_jobs": max(2, jobs), "pre_dispatch": jobs, "batch_size": 1, "max_nbytes": None}
     try:
+        if backend == "ray" and processors == 1:
+            return _ray_one_by_one(function, arguments)
         with joblib.parallel_config(backend, **inner):
             return list(joblib.Parallel(**options)(joblib.delayed(_guarded)(function, one) for one in arguments))
     except _Raised as raised:
@@ -106,6 +113,17 @@ def _guarded(function: Callable[..., Any], argument: Any) -> Any:
         raise _Raised(error) from None
 
 
+def _ray_processors() -> int:
+    return max(1, int(optional_import("ray", "ray").cluster_resources().get("CPU", 1)))
+
+
+def _ray_one_by_one(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+    """For a cluster with one processor, which Ray's pool refuses to give two processes."""
+    ray = optional_import("ray", "ray")
+    remote = ray.remote(num_cpus=1, max_retries=0)(_guarded)
+    return [ray.get(remote.remote(function, one)) for one in arguments]
+
+
 @contextlib.contextmanager
 def _ray() -> Iterator[int]:
     """Connect to the cluster that RAY_ADDRESS names or that runs here, else start one here."""
@@ -115,7 +133,7 @@ def _ray() -> Iterator[int]:
         ray.init(log_to_driver=False)
     optional_import("ray.util.joblib", "ray").register_ray()
     try:
-        yield int(ray.cluster_resources().get("CPU", 1))
+        yield _ray_processors()
     finally:
         if ours:
             ray.shutdown()

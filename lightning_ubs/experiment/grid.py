@@ -22,6 +22,8 @@ from lightning_ubs.experiment.store import ResultsStore, StoreError
 from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
 Map = Callable[..., list[Any]]
+_PAUSE = 0.5
+_VAIN = 3
 
 
 class RunsFailed(RuntimeError):
@@ -77,8 +79,9 @@ def run_grid(
             here = _here(engine)
             ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
             with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
+                vain = 0
                 while todo:
-                    _pass(todo, ready, claims, store, call, count)
+                    vain = 0 if _pass(todo, ready, claims, store, call, count, last=vain == _VAIN) else vain + 1
                     todo = [run for run in todo if not store.holds(run.key, since)]
     finally:
         claims.tidy()
@@ -89,24 +92,40 @@ def run_grid(
 
 
 def _pass(
-    todo: Sequence[PlannedRun], orders: dict[str, Order], claims: Claims, store: ResultsStore, call: Map, jobs: int
-) -> None:
-    """Do what nobody else does now. After the death of a worker, what was under way is done again, one at a time."""
+    todo: Sequence[PlannedRun],
+    orders: dict[str, Order],
+    claims: Claims,
+    store: ResultsStore,
+    call: Map,
+    jobs: int,
+    last: bool,
+) -> bool:
+    """Do what nobody else does now, and tell whether anything was begun; nothing being begun is an error if ``last``.
+
+    After the death of a worker, what was under way is done again, one at a time.
+    """
     free = [run for run in todo if claims.is_free(run.key)]
     if not free:
-        time.sleep(0.5)
-        return
+        time.sleep(_PAUSE)
+        return True
     begun = {run.key: claims.tries(run.key) for run in free}
     try:
         _call(call, [orders[run.key] for run in free], jobs)
-        return
+        return True
     except EngineError as error:
         suspects = [run for run in free if claims.tries(run.key) > begun[run.key]]
         if not suspects and not any(store.holds(run.key, orders[run.key].since) for run in free):
-            raise EngineError(f"no run could be started ({error}); look at the engine, or use engine=loky.") from error
+            if last:
+                reason = str(error).splitlines()[0]
+                raise EngineError(
+                    f"no run could be started ({reason}); look at the engine, or use engine=loky."
+                ) from error
+            time.sleep(_PAUSE)  # a cluster that has just lost a node may need a moment
+            return False
     for run in suspects:
         if not store.holds(run.key, orders[run.key].since):
             _alone(run, orders[run.key], claims, store, call)
+    return True
 
 
 def _alone(run: PlannedRun, order: Order, claims: Claims, store: ResultsStore, call: Map) -> None:
