@@ -12,6 +12,7 @@ from lightning_ubs.report.cautions import find_cautions
 from lightning_ubs.report.gains import Gain, paired_gain
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.results import Results, checked_results
+from lightning_ubs.report.saving import check_margin, find_savings, saving_sentence
 from lightning_ubs.report.significance import Significance, result_tests
 from lightning_ubs.report.speed import Speed, measure_speed
 from lightning_ubs.report.tables import build_tables
@@ -78,16 +79,18 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return " ".join(parts)
 
 
-def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) -> str:
+def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
     """The verdict for a terminal, in a few lines per comparison, and every warning that concerns it.
 
     Args:
         records: All runs, finished or failed.
         monitor: The logged name of the metric to begin with, such as ``val_auc``; None: what the runs monitored.
+        margin: Non-inferiority margin: the loss up to which a cheaper training counts as no worse.
 
     Raises:
         ReportError: If no run finished, or none recorded that metric.
     """
+    check_margin(margin)
     results = checked_results(records, monitor=monitor)
     verdicts = judge(results, result_tests(results, build_tables(results)))
     lines: list[str] = []
@@ -98,6 +101,7 @@ def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) ->
         lines += [f"  {sentence}" for sentence in verdict.sentences[2:]]
     if not verdicts:
         lines.append(no_verdict(results))
+    lines += [saving_sentence(saving, margin) for saving in find_savings(results, margin)]
     lines += [f"Warning: {sentence}" for sentence in find_cautions(results)]
     return "\n".join(lines).replace("\u00a0", " ")
 
