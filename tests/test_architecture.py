@@ -42,7 +42,7 @@ ALLOWED = {
 }
 
 # Modules beside the callback that serve the experiments.
-NOT_CORE = {"cli", "metrics", "_extras"}
+NOT_CORE = {"cli", "comparison", "metrics", "plots", "_extras"}
 
 
 def sources(part: str = "") -> list[Path]:

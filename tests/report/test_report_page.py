@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import itertools
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from report_fixtures import fake_run, fake_trace, full_results
 
+from lightning_ubs import report as report_package
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import METHODS
 from lightning_ubs.report import build_report
@@ -335,3 +337,16 @@ def test_colours_of_methods_stay_apart_for_colour_blind_readers(sight: str, tone
     seen = {name: lab(getattr(look, tone), BLINDNESS[sight]) for name, look in looks.items()}
     for one, other in itertools.combinations(seen, 2):
         assert np.linalg.norm(seen[one] - seen[other]) > 12, (one, other)
+
+
+def test_the_report_reads_records_and_knows_nothing_of_how_they_are_made() -> None:
+    used = set()
+    for path in Path(report_package.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_ubs."):
+                parts = str(node.module).removeprefix("lightning_ubs.").split(".")
+                used.add(".".join(parts[:2]) if parts[0] == "experiment" else parts[0])
+    assert used <= {
+        *("_extras", "data", "known_metrics", "methods", "plots", "report"),
+        *("experiment.record", "experiment.store"),
+    }
