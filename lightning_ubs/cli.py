@@ -191,7 +191,7 @@ def _report(results: str, options: dict[str, Any]) -> None:
     from lightning_ubs.report import build_report
 
     paper = _paper(options["paper"])
-    page = build_report(results, options["output"], paper, title=options["title"], formats=options["formats"])
+    page = build_report(results, paper=paper, **{name: value for name, value in options.items() if name != "paper"})
     _say(f"report: {page}")
 
 

@@ -17,10 +17,10 @@ from torchmetrics.classification import BinaryF1Score, BinaryHammingDistance
 from torchmetrics.functional.classification import multilabel_average_precision
 from torchmetrics.utilities import dim_zero_cat
 
+from lightning_ubs.known_metrics import METRICS
+
 __all__ = [
     "HIGHER_IS_BETTER",
-    "REPORTED",
-    "TITLES",
     "Coverage",
     "HammingLoss",
     "MacroAUC",
@@ -32,32 +32,8 @@ __all__ = [
     "multilabel_metrics",
 ]
 
-HIGHER_IS_BETTER: dict[str, bool] = {
-    "macro_auc": True,
-    "ranking_loss": False,
-    "hamming_loss": False,
-    "one_error": False,
-    "coverage": False,
-    "micro_f1": True,
-    "macro_f1": True,
-    "map": True,
-}
+HIGHER_IS_BETTER: dict[str, bool] = {row.key: row.higher_is_better for row in METRICS if row.key != "macro_auc_half"}
 """Direction of every key of `multilabel_metrics`."""
-
-TITLES: dict[str, str] = {
-    "macro_auc": "Macro-AUC",
-    "ranking_loss": "Ranking loss",
-    "hamming_loss": "Hamming loss",
-    "one_error": "One-error",
-    "coverage": "Coverage",
-    "micro_f1": "Micro-F1",
-    "macro_f1": "Macro-F1",
-    "map": "Macro average precision",
-}
-"""What every key of `multilabel_metrics` is called in print."""
-
-REPORTED: tuple[str, ...] = ("macro_auc", "ranking_loss", "hamming_loss", "map")
-"""What a report shows of them unless it is told otherwise: the paper's three, and macro average precision."""
 
 _LABELS_PER_CHUNK = 64
 

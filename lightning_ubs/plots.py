@@ -132,7 +132,7 @@ def _array(values: Values) -> NDArray[Any]:
     """A copy as NumPy's; a tensor comes from its device, in float32 where NumPy lacks its type."""
     if hasattr(values, "detach"):
         tensor: Any = values.detach().cpu()
-        return np.array(tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor)
+        return np.array((tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy())
     return np.array(values)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from lightning_ubs.report.method import clean
 from lightning_ubs.report.results import Results, Run
 from lightning_ubs.report.words import join, runs_of
 
 _MOST_NAMED = 5
+# What a run says of itself and is said above once for all runs, with their number.
+_SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
 
 
 def find_cautions(results: Results) -> list[str]:
@@ -23,7 +25,12 @@ def find_cautions(results: Results) -> list[str]:
             f"{runs_of(len(results.failed), total)} failed and are in no table; start the same comparison again to "
             "repeat them."
         )
-    own = Counter(clean(sentence) for run in results.runs for sentence in run.record.warnings)
+    own = Counter(
+        clean(sentence)
+        for run in results.runs
+        for sentence in run.record.warnings
+        if not any(phrase in sentence for phrase in _SAID_ABOVE)
+    )
     found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
     return found
 
@@ -139,15 +146,9 @@ def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
     for run in results.runs:
         total[run.data, run.model] += 1
         hits[run.data, run.model] += holds(run)
-    return _enumerate(
-        [
-            f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
-            for setting, _ in hits.most_common()
-            if hits[setting]
-        ]
-    )
-
-
-def _enumerate(names: Sequence[str]) -> str:
-    rest = len(names) - _MOST_NAMED
-    return join([*names[:_MOST_NAMED], f"{rest} more"] if rest > 0 else names) if names else ""
+    named = [
+        f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
+        for setting, _ in hits.most_common()
+        if hits[setting]
+    ]
+    return join(named, _MOST_NAMED) if named else ""

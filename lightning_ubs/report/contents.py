@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning_ubs.report.cautions import find_cautions
 from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
 from lightning_ubs.report.results import Results
+from lightning_ubs.report.saving import find_savings, saving_sentence
 from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units
 from lightning_ubs.report.speed import Speed, measure_speed
 from lightning_ubs.report.tables import Table, build_tables
@@ -37,13 +38,21 @@ class Report:
     summary: str
     cautions: Sequence[str]
     speeds: Sequence[Speed]
+    savings: Sequence[str]
     traced: Sequence[TracedRun]
     samples: Sequence[Extremes]
     paper: PaperPart | None
 
 
-def make_report(results: Results, title: str, paper: Path | None = None) -> Report:
-    """Compute the report of these results; ``paper`` is a CSV of printed tables to show beside ours."""
+def make_report(results: Results, title: str, paper: Path | None = None, margin: float | None = None) -> Report:
+    """Compute the report of these results.
+
+    Args:
+        results: The runs.
+        title: Heading of the page.
+        paper: CSV of printed tables to show beside ours.
+        margin: Loss in the first metric up to which a cheaper training counts as no worse.
+    """
     tables = build_tables(results)
     tests = result_tests(results, tables)
     verdicts = judge(results, tests)
@@ -57,6 +66,7 @@ def make_report(results: Results, title: str, paper: Path | None = None) -> Repo
         summary=summary(verdicts),
         cautions=find_cautions(results),
         speeds=[speed for method in results.methods if (speed := measure_speed(results, method)) is not None],
+        savings=[saving_sentence(saving, margin) for saving in find_savings(results, margin)],
         traced=traced,
         samples=find_extremes(traced),
         paper=None if paper is None else _paper_part(results, tables, read_paper(paper)),

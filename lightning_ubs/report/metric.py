@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.metrics import REPORTED, TITLES
+from lightning_ubs.known_metrics import REPORTED, TITLES
 from lightning_ubs.report.errors import ReportError
-
-# Logged beside Macro-AUC to see through ties; no metric of its own.
-_COMPANIONS = {"macro_auc_half"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def recorded_metrics(
     }
     wanted = [_key(name, found, "report.metrics") for name in names or ()]
     first = _key(monitor, found, "monitor") if monitor is not None else _monitored(records, found)
-    chosen = wanted or [key for key in REPORTED if key in found] + sorted(set(found) - set(TITLES) - _COMPANIONS)
+    chosen = wanted or [key for key in REPORTED if key in found] + sorted(set(found) - set(TITLES))
     if first is not None:
         chosen = [first, *chosen]
     return [found[key] for key in dict.fromkeys(chosen or found)]

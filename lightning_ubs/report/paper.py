@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_ubs.known_metrics import METRICS
 from lightning_ubs.methods import REFERENCE, find_method
-from lightning_ubs.metrics import HIGHER_IS_BETTER, TITLES
 from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
@@ -43,7 +43,7 @@ def read_paper(path: Path) -> list[Table]:
         ) from error
     methods = list(dict.fromkeys(key[3] for key in values))
     tables = []
-    for metric in (Metric(key, TITLES[key], higher) for key, higher in HIGHER_IS_BETTER.items()):
+    for metric in (Metric(row.key, row.title, row.higher_is_better) for row in METRICS):
         own = {key[1:]: value for key, value in values.items() if key[0] == _plain(metric.title)}
         blocks = []
         for model in dict.fromkeys(key[0] for key in own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,14 @@ from lightning_ubs.report.cautions import find_cautions
 from lightning_ubs.report.gains import Gain, paired_gain
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.results import Results, checked_results
+from lightning_ubs.report.saving import check_margin, find_savings, saving_sentence
 from lightning_ubs.report.significance import Significance, result_tests
 from lightning_ubs.report.speed import Speed, measure_speed
 from lightning_ubs.report.tables import build_tables
 from lightning_ubs.report.words import join, pvalue, signed
 
 _ALPHA = 0.05
+_MOST_NAMED = 6
 _PHRASES = {"better": "better", "worse": "worse", "none": "no evidence of a difference"}
 
 
@@ -58,34 +61,36 @@ def judge(results: Results, tests: Sequence[Significance]) -> list[Verdict]:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """The whole answer in the first metric, in a few sentences."""
+    """The whole answer in the first metric, in a few sentences; methods of which the same is said share one."""
+    own = Counter(verdict.ours for verdict in verdicts)
+    groups: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        shared = f"of {verdict.ours}" if own[verdict.ours] > 1 else f"against {verdict.theirs}"
+        groups.setdefault((shared, verdict.tone, verdict.gains[0].metric.title), []).append(verdict)
     parts = []
-    for name in dict.fromkeys(verdict.ours for verdict in verdicts):
-        own = [verdict for verdict in verdicts if verdict.ours == name]
-        title = own[0].gains[0].metric.title
-        groups = {
-            tone: [one.theirs for one in own if one.tone == tone and one.gains[0].metric.title == title]
-            for tone in ("better", "worse", "none")
-        }
-        if groups["better"]:
-            parts.append(f"{name} is better than {join(groups['better'])} in {title}.")
-        if groups["worse"]:
-            parts.append(f"{name} is worse than {join(groups['worse'])} in {title}.")
-        if groups["none"]:
-            parts.append(f"There is no evidence that {name} differs from {join(groups['none'])} in {title}.")
+    for (_, tone, title), group in groups.items():
+        ours = join(list(dict.fromkeys(one.ours for one in group)), _MOST_NAMED)
+        theirs = join(list(dict.fromkeys(one.theirs for one in group)), _MOST_NAMED)
+        many = len({one.ours for one in group}) > 1
+        if tone == "none":
+            parts.append(f"There is no evidence that {ours} differ{'' if many else 's'} from {theirs} in {title}.")
+        else:
+            parts.append(f"{ours} {'are' if many else 'is'} {tone} than {theirs} in {title}.")
     return " ".join(parts)
 
 
-def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) -> str:
+def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
     """The verdict for a terminal, in a few lines per comparison, and every warning that concerns it.
 
     Args:
         records: All runs, finished or failed.
         monitor: The logged name of the metric to begin with, such as ``val_auc``; None: what the runs monitored.
+        margin: Non-inferiority margin: the loss up to which a cheaper training counts as no worse.
 
     Raises:
         ReportError: If no run finished, or none recorded that metric.
     """
+    check_margin(margin)
     results = checked_results(records, monitor=monitor)
     verdicts = judge(results, result_tests(results, build_tables(results)))
     lines: list[str] = []
@@ -96,6 +101,7 @@ def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) ->
         lines += [f"  {sentence}" for sentence in verdict.sentences[2:]]
     if not verdicts:
         lines.append(no_verdict(results))
+    lines += [saving_sentence(saving, margin) for saving in find_savings(results, margin)]
     lines += [f"Warning: {sentence}" for sentence in find_cautions(results)]
     return "\n".join(lines).replace("\u00a0", " ")
 

@@ -23,12 +23,14 @@ def pvalue(value: float) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def join(names: Sequence[str]) -> str:
-    """A list in a sentence.
+def join(names: Sequence[str], most: int | None = None) -> str:
+    """A list in a sentence; of more than ``most`` names the rest is a number.
 
-    >>> join(["a"]), join(["a", "b", "c"])
-    ('a', 'a, b and c')
+    >>> join(["a"]), join(["a", "b", "c"]), join(["a", "b", "c", "d"], most=2)
+    ('a', 'a, b and c', 'a, b and 2 more')
     """
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

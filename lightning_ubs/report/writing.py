@@ -13,6 +13,7 @@ from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.gallery import render_gallery
 from lightning_ubs.report.page import render_page
 from lightning_ubs.report.results import load_results
+from lightning_ubs.report.saving import check_margin
 
 log = logging.getLogger(__name__)
 FORMATS = ("html", "svg", "png", "csv", "latex")
@@ -24,8 +25,9 @@ def build_report(
     output: str | os.PathLike[str] | None = None,
     paper: str | os.PathLike[str] | None = None,
     title: str = "Batch selection, compared",
-    formats: Sequence[str] = DEFAULT_FORMATS,
-    metrics: Sequence[str] | None = None,
+    formats: str | Sequence[str] = DEFAULT_FORMATS,
+    metrics: str | Sequence[str] | None = None,
+    margin: float | None = None,
 ) -> Path:
     """Write the report of a results folder.
 
@@ -38,6 +40,7 @@ def build_report(
             (tables). Figures are drawn only for the formats that need them; ``png`` about doubles the time.
         metrics: Which to show, such as ``["macro_auc", "one_error"]``; default: the paper's three and macro average
             precision of the built-in models, and every metric of your own.
+        margin: Non-inferiority margin: the loss in the first metric up to which a cheaper training counts as no worse.
 
     Returns:
         The path of ``index.html``, or the output folder if ``html`` is not among the formats.
@@ -45,12 +48,15 @@ def build_report(
     Raises:
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
+    formats = [formats] if isinstance(formats, str) else list(formats)
+    metrics = [metrics] if isinstance(metrics, str) else metrics
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ReportError(f"formats={unknown[0]!r} is unknown; choose from {', '.join(FORMATS)}.")
+    check_margin(margin)
     folder = Path(output) if output is not None else Path(results) / "report"
     found = load_results(Path(results), metrics)
-    report = make_report(found, title, Path(paper) if paper is not None else None)
+    report = make_report(found, title, Path(paper) if paper is not None else None, margin)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         gallery = render_gallery(report, folder / "figures", formats)

@@ -95,7 +95,7 @@ def fake_run(
             "val_macro_auc": validation.tolist(),
             "epoch_seconds": (seconds + share + run.normal(0, 0.01, epochs)).tolist(),
             "selection_seconds": [share] * epochs,
-            "samples": [1500] * epochs,
+            "samples": [1125 if (selection, data) == ("hard", "yeast") else 1500] * epochs,
             "pressure": [None] * 5 + [100 ** (1 - step / (epochs - 6)) for step in range(epochs - 5)],
             "effective_sample_size": [None] * epochs,
             "correlation_drift": [None] * 6 + (0.4 * np.exp(-steps[6:] / 8) + 0.02 * run.random(epochs - 6)).tolist()

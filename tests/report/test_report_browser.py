@@ -10,9 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_fixtures import fake_run, full_results
+from report_fixtures import fake_run, full_results, save
 
-from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.report import build_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -79,10 +78,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     full_results(folder, folds=2, models=("clif",))
     long = "a-very-long-data-set-name-without-any-space-" * 3
-    store = ResultsStore(folder)
-    for selection in ("random", "ubs"):
-        store.append(fake_run(long, "clif", selection))
-    store.append(fake_run("wide", status="failed", error="Error: " + "x" * 900, metrics={}, curves={}))
+    save(folder, *(fake_run(long, "clif", selection) for selection in ("random", "ubs")))
+    save(folder, fake_run("wide", status="failed", error="Error: " + "x" * 900, metrics={}, curves={}))
     return build_report(folder, formats=("html",))
 
 

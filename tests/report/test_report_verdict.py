@@ -8,25 +8,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_fixtures import DATASETS, fake_run
+from report_fixtures import DATASETS, fake_run, save
 
-from lightning_ubs.experiment.store import ResultsStore
-from lightning_ubs.report.measures import HAMMING_LOSS, MACRO_AUC, RANKING_LOSS
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.report.gains import paired_gain
+from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, load_results
-from lightning_ubs.report.significance import result_units, run_tests
+from lightning_ubs.report.significance import result_tests
 from lightning_ubs.report.speed import measure_speed
-from lightning_ubs.report.tables import build_table
-from lightning_ubs.report.verdict import judge, paired_gain, summary
+from lightning_ubs.report.tables import build_table, build_tables
+from lightning_ubs.report.verdict import Verdict, judge, summary
+
+MACRO_AUC = Metric("macro_auc", "Macro-AUC", True)
+RANKING_LOSS = Metric("ranking_loss", "Ranking loss", False)
+HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", False)
 
 
-def load(folder: Path, *records: dict[str, Any]) -> Results:
-    store = ResultsStore(folder)
-    for record in records:
-        store.append(record)
+def judged(results: Results) -> list[Verdict]:
+    return judge(results, result_tests(results, build_tables(results)))
+
+
+def load(folder: Path, *records: RunRecord) -> Results:
+    save(folder, *records)
     return load_results(folder)
 
 
-def pair(data: str, gain: float, fold: int = 0, **more: Any) -> list[dict[str, Any]]:
+def pair(data: str, gain: float, fold: int = 0, **more: Any) -> list[RunRecord]:
     """Random and UBS on the same data, with exactly this difference in every metric."""
     level = 0.8 + 0.01 * fold
     metrics = {
@@ -39,9 +46,9 @@ def pair(data: str, gain: float, fold: int = 0, **more: Any) -> list[dict[str, A
 def test_a_clear_gain_is_called_better_with_its_interval(tmp_path: Path) -> None:
     gains = [0.010, 0.012, 0.011, 0.013, 0.009, 0.011]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
-    (verdict,) = judge(results)
+    (verdict,) = judged(results)
     assert verdict.tone == "better"
-    assert verdict.headline == "UBS is better than Random"
+    assert verdict.headline == "UBS against Random: better in Macro-AUC, Ranking loss and Hamming loss"
     # t quantile for five degrees of freedom: 2.5706
     half = 2.5706 * np.std(gains, ddof=1) / math.sqrt(6)
     low, high = f"+{0.011 - half:.4f}", f"+{0.011 + half:.4f}"
@@ -55,23 +62,24 @@ def test_a_clear_gain_is_called_better_with_its_interval(tmp_path: Path) -> None
 def test_an_interval_with_zero_in_it_is_called_no_evidence(tmp_path: Path) -> None:
     gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.0]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
-    (verdict,) = judge(results)
+    (verdict,) = judged(results)
     assert verdict.tone == "none"
-    assert verdict.headline == "No evidence that UBS differs from Random"
+    assert "no evidence of a difference in Macro-AUC, Ranking loss and Hamming loss" in verdict.headline
     assert "which contains 0" in verdict.sentences[0]
     assert verdict.sentences[1] == "By the mean, UBS is better in 3 of 6 datasets, worse in 2, equal in 1."
-    assert summary(results, [verdict]) == "There is no evidence that UBS differs from Random in Macro-AUC."
+    assert summary([verdict]) == "There is no evidence that UBS differs from Random in Macro-AUC."
 
 
 def test_where_ubs_is_worse_the_report_says_so(tmp_path: Path) -> None:
     results = load(tmp_path, *(run for fold in range(4) for run in pair("yeast", -0.02 - 0.001 * fold, fold)))
-    (verdict,) = judge(results)
-    assert (verdict.tone, verdict.headline) == ("worse", "UBS is worse than Random")
+    (verdict,) = judged(results)
+    assert verdict.tone == "worse"
+    assert verdict.headline == "UBS against Random: worse in Macro-AUC, Ranking loss and Hamming loss"
     assert "4 paired runs" in verdict.sentences[0]
 
 
 def test_a_single_pair_is_no_evidence(tmp_path: Path) -> None:
-    (verdict,) = judge(load(tmp_path, *pair("yeast", 0.2)))
+    (verdict,) = judged(load(tmp_path, *pair("yeast", 0.2)))
     assert verdict.tone == "none"
     assert "from one pair only" in verdict.sentences[0]
 
@@ -108,8 +116,7 @@ def test_the_unit_of_the_tests_is_the_dataset_from_five_on(
     results = load(
         tmp_path, *(run for data in DATASETS[:datasets] for fold in (0, 1) for run in pair(data, 0.01, fold))
     )
-    table = build_table(results, HAMMING_LOSS)
-    tests = run_tests(result_units(results, table, table.blocks[0]), reference=1)
+    (tests,) = result_tests(results, [build_table(results, HAMMING_LOSS)])
     assert tests.units.kind == unit
     assert (tests.pairs[0].pairs, tests.pairs[0].wins, tests.pairs[0].losses) == (pairs, pairs, 0)
     assert tests.pairs[0].p == 2 * 0.5**pairs
@@ -140,7 +147,7 @@ def test_epochs_and_seconds_to_the_best_score_of_random(tmp_path: Path) -> None:
     assert (speed.epochs, speed.baseline_epochs) == (2, 3)
     assert (speed.seconds, speed.baseline_seconds) == (3.0, 3.0)
     assert speed.cost == pytest.approx(1.5)
-    (verdict,) = judge(results)
+    (verdict,) = judged(results)
     assert verdict.sentences[2] == (
         "To reach Random's best validation score: UBS 2 epochs, 3 s (reached in 1 of 2 runs); "
         "Random itself 3 epochs, 3 s."
@@ -150,7 +157,7 @@ def test_epochs_and_seconds_to_the_best_score_of_random(tmp_path: Path) -> None:
 
 def test_without_random_the_speed_is_said_to_be_unknown(tmp_path: Path) -> None:
     results = load(tmp_path, fake_run(selection="hard"), fake_run(selection="ubs"))
-    (verdict,) = judge(results)
+    (verdict,) = judged(results)
     assert "no paired runs of Random" in verdict.sentences[2]
 
 
@@ -164,6 +171,6 @@ def test_missing_values_in_metrics_and_curves_are_left_out(tmp_path: Path) -> No
         curves=curves([None, None], 1.0),  # type: ignore[list-item]
     )
     results = load(tmp_path, *pair("yeast", 0.01), fake_run("yeast", "mlp", "random", 1), broken)
-    (verdict,) = judge(results)
+    (verdict,) = judged(results)
     assert verdict.gains[0].interval.pairs == 1
     assert "of 1 runs" in verdict.sentences[2]

@@ -90,7 +90,7 @@ def _figure(bars: Sequence[_Bar], title: str, metric: Metric) -> Figure:
     axes.set_ylim(len(bars) + 0.6, -0.6)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.locator_params(axis="x", nbins=4)
+    axes.locator_params(axis="x", nbins=3)
     axes.set_xlabel(f"{clip(metric.title)} minus full method")
     return figure
 

@@ -138,7 +138,7 @@ def name_width(names: list[str]) -> float:
     >>> name_width(["UBS"]) < name_width(["a long name"])
     True
     """
-    return 0.2 + 0.075 * max((len(name) for name in names), default=0)
+    return 0.18 + 0.066 * max((len(name) for name in names), default=0)
 
 
 def heading(what: str, data: str, model: str) -> str:

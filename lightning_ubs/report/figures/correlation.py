@@ -48,7 +48,7 @@ def correlation_plots(material: Material) -> Iterator[Plot]:
 
 def _figure(matrix: Array, names: Sequence[str], title: str, limits: tuple[float, float]) -> Figure:
     margin = min(1.3, name_width([*names])) if len(names) <= 24 else 0.5
-    _, axes = new_figure(title, 4.0, 3.6, left=margin, bottom=margin, right=0.1)
+    _, axes = new_figure(title, 4.0, 3.5, left=margin, bottom=margin, right=0.42)
     return plot_correlation(matrix, names, limits=limits, axes=axes)
 
 

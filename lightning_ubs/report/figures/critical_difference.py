@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_ubs._extras import optional_import
-from lightning_ubs.report.figures.canvas import INK, Plot, clip, new_figure, slug
+from lightning_ubs.report.figures.canvas import INK, Plot, clip, name_width, new_figure, slug
 from lightning_ubs.report.significance import RankTest
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
     names = list(test.units.methods)
     pandas, posthocs = optional_import("pandas"), optional_import("scikit_posthocs")
     heading = f"{test.units.metric.title}, {clip(test.units.model)}"
-    figure, axes = new_figure(heading, 4.0, 1.25 + 0.26 * len(names), left=0.1, right=0.1, bottom=0.1, top=0.65)
+    labels = [f"{clip(name)} ({rank:.2f})" for name, rank in zip(names, test.ranks, strict=True)]
+    margin = min(1.5, name_width(labels) - 0.1)
+    figure, axes = new_figure(heading, 4.0, 1.25 + 0.26 * len(names), left=margin, right=margin, bottom=0.1, top=0.65)
     # Keys are numbers because two long names may be equal once cut.
     keys = [str(index) for index in range(len(names))]
     artists = posthocs.critical_difference_diagram(
@@ -41,11 +43,11 @@ def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
         crossbar_props={"color": INK, "linewidth": 3, "marker": None},
         elbow_props={"linewidth": 1.4},
         marker_props={"s": 26},
-        text_h_margin=0.18,
+        text_h_margin=0.05,
     )
     for text in artists["labels"]:
         index = int(text.get_text())
-        text.set_text(f"{clip(names[index])} ({test.ranks[index]:.2f})")
+        text.set_text(labels[index])
         text.set_color(INK)
     axes.grid(visible=False)
     axes.set_xlabel("")

@@ -34,7 +34,7 @@ def data_map_plots(material: Material) -> Iterator[Plot]:
 
 
 def _figure(trace: Trace, title: str) -> Figure:
-    _, axes = new_figure(title, 4.0, 3.1, right=0.3)
+    _, axes = new_figure(title, 4.0, 3.1, right=0.55)
     return plot_data_map(trace["mean_uncertainty"], trace["fluctuation"], trace["times_selected"], axes=axes)
 
 
