@@ -79,7 +79,7 @@ class Lines:
         return
 
     def finished(self, record: RunRecord) -> None:
-        """A run has ended, well or not."""
+        """A run has finished or failed."""
         self.done += 1
         self._say(f"[{self.done}/{self.total}] {title(record)}: {result_text(record)}; {self.summary()}")
 

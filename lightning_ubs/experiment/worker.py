@@ -95,15 +95,20 @@ def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
             record: RunRecord = run.execute(claim.folder, store, keep=False)
         except Exception as error:
             logging.getLogger(__name__).exception("run failed: %s", run.title)
-            text = _disk_problem(error, store.folder) or " ".join(str(error).split()) or type(error).__name__
-            known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
-            record = run.failed(text if known else f"{type(error).__name__}: {text}")
+            record = run.failed(_disk_problem(error, store.folder) or _sentence(error))
             stop = error if isinstance(error, ConfigError) else None
         finally:
             shutil.rmtree(claim.folder, ignore_errors=True)
     store.append(record)
     if stop is not None:
         raise ConfigError(record.error)
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; its type is added where that is needed to understand it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
+    return text if known else f"{type(error).__name__}: {text}"
 
 
 def _disk_problem(error: BaseException, folder: Path) -> str | None:

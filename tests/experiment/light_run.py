@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -35,6 +36,8 @@ class LightRun(PlannedRun):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fate == "raises":
             raise ValueError("no such luck.")
+        if self.fate == "full":
+            raise RuntimeError("the checkpoint was not written") from OSError(errno.ENOSPC, "No space", "a", None, "b")
         if self.fate == "misfit":
             raise ConfigError("nothing fits; change it.")
         time.sleep(self.seconds)

@@ -163,6 +163,55 @@ def test_help_shows_the_keys_that_people_change(capsys: pytest.CaptureFixture[st
     assert "  s0: 7\n" in said(capsys)[0]
 
 
+def test_help_offers_no_choice_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    lines = dict(line.split(": ", 1) for line in said(capsys)[0].splitlines() if line.startswith(("data: ", "selec")))
+    assert "default" not in lines["data"].split(", ")
+    assert "default" not in lines["selection"].split(", ")
+    assert {"digits", "file", "yeast"} <= set(lines["data"].split(", "))
+
+
+def test_tab_completion_knows_commands_groups_and_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["-sc", "install=bash"]) == 0
+    assert said(capsys)[0].rstrip().endswith("-F hydra_bash_completion lightning-ubs")
+    for line, words in (
+        ("lightning-ubs co", {"compare"}),
+        ("lightning-ubs train selection=ubs_", {"selection=ubs_b", "selection=ubs_c", "selection=ubs_d"}),
+        ("lightning-ubs compare model=c", {"model=clif"}),
+        ("lightning-ubs compare seed=1 job", {"jobs="}),
+        ("lightning-ubs data sh", set()),
+    ):
+        monkeypatch.setenv("COMP_LINE", line)
+        assert main(["-sc", "query=bash"]) == 0
+        assert set(said(capsys)[0].split()) == words, line
+
+
+def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["compare", "data=synthetic", "trainer.max_epochs=2", "selection.warmup_epochs=1", "results=out", "jobs=1"]
+    assert main([*grid, "fold=[0,1]", "--dry-run"]) == 0
+    *runs, total, rest = said(capsys)[0].splitlines()
+    assert [line[:5] for line in runs] == ["to do"] * 4
+    assert total == "4 runs, 0 there already, 4 to do, 1 at a time"
+    assert "unknown until one is finished" in rest
+    assert not Path("out").exists()
+    assert main([*grid, "fold=0", "engine=sequential", "report.formats=[csv]"]) == 0
+    assert "UBS against Random" in said(capsys)[0]
+    assert main([*grid, "fold=[0,1]", "dry_run=true"]) == 0
+    *runs, total, rest = said(capsys)[0].splitlines()
+    assert [line[:5] for line in runs] == ["there", "there", "to do", "to do"]
+    assert rest.startswith("about ")
+    assert rest.endswith("judged by the 2 finished runs in out")
+
+
+def test_a_null_of_a_model_is_the_authors_own(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = [*QUICK, "trainer.max_epochs=1", "model=mpvae", "data=synthetic", "hydra.run.dir=run"]
+    assert main(["train", *quick, "model.lr=null"]) == 0
+    assert "model.lr" not in said(capsys)[1]
+
+
 def test_data_commands_say_what_they_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "list"]) == 0
     assert "digits" in said(capsys)[0]

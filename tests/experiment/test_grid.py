@@ -71,6 +71,12 @@ def test_a_worker_that_dies_takes_only_its_own_run_with_it(tmp_path: Path) -> No
     assert (again.known, again.failed) == (3, [])
 
 
+def test_a_full_disk_is_named_with_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    outcome = run_grid(light_runs(folder, 1, fates={0: "full"}), ResultsStore(folder), 1, "sequential")
+    assert str(outcome.failed[0].error).startswith(f"the disk is full: '{folder}' cannot be written; free")
+
+
 def test_what_no_run_can_do_stops_the_grid_after_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     runs = light_runs(folder, 8, 0.1, fates=dict.fromkeys(range(8), "misfit"))
