@@ -28,11 +28,12 @@ def complete(arguments: Sequence[str], commands: Sequence[str], ask: Callable[[s
     command, rest = words[0], words[1:]
     if command not in commands or command == "data":
         return []
-    # Groups are keys of `train`; `compare` takes them in the same words.
-    grouped = command == "compare" and rest[-1].startswith(_GROUPS)
+    if command == "compare":
+        # Groups are keys of `train`, which does not understand the lists that `compare` takes: only the last word goes.
+        command, rest = "train" if rest[-1].startswith(_GROUPS) else command, rest[-1:]
     before, os.environ["COMP_LINE"] = os.environ["COMP_LINE"], " ".join([program or sys.argv[0], *rest])
     try:
-        ask("train" if grouped else command, ["-sc", action])
+        ask(command, ["-sc", action])
     finally:
         os.environ["COMP_LINE"] = before
     return []
