@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
-  lightning-ubs compare                 Random against UBS on embedded data, and a report, in about a minute
+  lightning-ubs compare                 Random against UBS on embedded data, the verdict and a report, in two minutes
   lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
@@ -26,6 +29,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
   lightning-ubs COMMAND --help          the keys of a command
   lightning-ubs --version               the version
+  eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
 
@@ -54,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         _say(f"lightning-ubs {version('lightning-ubs')}")
         return 0
+    if command in ("-sc", "--shell-completion", "--shell_completion"):
+        return _complete(rest)
     if command not in COMMANDS:
         import difflib
 
@@ -70,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _hydra(command: str, arguments: Sequence[str]) -> int:
     """Run a Hydra application; errors that a user can put right become one sentence."""
-    from lightning_ubs.experiment import arguments as forms
+    from lightning_ubs.experiment import overrides
     from lightning_ubs.experiment.messages import explain
 
     wants_trace = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
@@ -79,18 +85,13 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     try:
         if command == "compare" and {"-m", "--multirun"} & set(arguments):
             raise UsageError("compare runs every combination by itself; leave the flag -m out.")
-        ready = getattr(forms, f"{command}_arguments")(arguments)
+        ready = getattr(overrides, f"{command}_overrides")(arguments)
         if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
-        import hydra
-
-        from lightning_ubs.data.configs import register_datasets
-
-        register_datasets()
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
         sys.argv = [f"lightning-ubs {command}", *ready]
-        task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-        hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+        with _usable_choices() if {"--help", "-h"} & set(ready) else nullcontext():
+            _application(command)
     except (SystemExit, KeyboardInterrupt, UsageError):
         raise
     except (Exception, Stopped) as caught:
@@ -102,6 +103,41 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     finally:
         _restore("HYDRA_FULL_ERROR", before[0])
         sys.argv = before[1]
+    return 0
+
+
+def _application(command: str) -> None:
+    """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
+    import hydra
+
+    task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
+    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+
+
+@contextmanager
+def _usable_choices() -> Iterator[None]:
+    """Leave out of Hydra's help what the choices of a group share and what is itself none."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        _say(re.sub(r"^(data|selection): (.*?)default, ", r"\1: \2", text.getvalue().rstrip(), flags=re.MULTILINE))
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Tab completion."""
+    from lightning_ubs.experiment.completion import complete
+
+    def ask(command: str, ready: Sequence[str]) -> None:
+        before, sys.argv = sys.argv, ["lightning-ubs", *ready]
+        try:
+            _application(command)
+        finally:
+            sys.argv = before
+
+    for line in complete(arguments, COMMANDS, ask):
+        _say(line)
     return 0
 
 
@@ -133,23 +169,13 @@ def train_task(config: DictConfig) -> float:
 
 @_guarded
 def compare_task(config: DictConfig) -> None:
-    """A grid, then its report."""
+    """A grid, then its verdict and its report."""
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.config import ConfigError
-    from lightning_ubs.experiment.grid import run_grid
+    from lightning_ubs.experiment.command import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    outcome = run_grid(plain)
-    if outcome.finished or not outcome.failed:
-        _report(plain["results"], plain["report"])
-    if outcome.failed:
-        last = outcome.failed[-1]
-        raise ConfigError(
-            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last['data']}, {last['model']}, "
-            f"{last['label']}, fold {last['fold']}) with: {str(last['error']).splitlines()[-1]} "
-            "The others are kept; the same command tries the failed ones again."
-        )
+    compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))
 
 
 @_guarded
@@ -165,7 +191,7 @@ def _report(results: str, options: dict[str, Any]) -> None:
     from lightning_ubs.report import build_report
 
     paper = _paper(options["paper"])
-    page = build_report(results, options["output"], paper, title=options["title"], formats=options["formats"])
+    page = build_report(results, paper=paper, **{name: value for name, value in options.items() if name != "paper"})
     _say(f"report: {page}")
 
 
