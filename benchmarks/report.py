@@ -42,6 +42,7 @@ def make_results(folder: Path) -> int:
 
 
 def main() -> None:
+    """Make the results, build the report and print what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", default=["html", "svg", "csv", "latex"])
     parser.add_argument("--keep", type=Path, help="folder for results and report; default: a temporary one")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curves = Mapping[Method, Sequence[Point]]
+_COSTS = (("samples", "Saving", "Samples trained"), ("seconds", "Saving in time", "Seconds of training"))
 
 
 def saving_plots(material: Material) -> Iterator[Plot]:
@@ -26,14 +27,7 @@ def saving_plots(material: Material) -> Iterator[Plot]:
     results = material.results
     for (data, model), every in saving_curves(results).items():
         curves = {method: points for method, points in every.items() if method in results.drawn}
-        for cost, title, label in (
-            ()
-            if not curves
-            else (
-                ("samples", "Saving", "Samples trained"),
-                ("seconds", "Saving in time", "Seconds of training"),
-            )
-        ):
+        for cost, title, label in _COSTS if curves else ():
             ends = ", ".join(
                 f"{method.label} {np.mean(points[-1].values):.4f} for {np.mean(getattr(points[-1], cost)):.4g}"
                 for method, points in curves.items()
