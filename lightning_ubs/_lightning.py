@@ -2,74 +2,103 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
-import torch
-import torch.distributed as dist
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.trainer import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.data import _update_dataloader
-from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler
 
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.sampling import SelectionSampler
-from lightning_ubs.strategies import Strategy
 
 LoaderKey = str | int
-
-# By name, so that the classes of both `lightning` and `pytorch_lightning` count. FSDPStrategy and DeepSpeedStrategy
-# need a GPU and were never run; sharding by ModelParallelStrategy was.
-_STRATEGIES_RUN = {"SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy"}
 ProcessLoader = Callable[[Any], Any]
 
 
 class LoaderSeam:
-    """Hands every train loader to ``process`` after Lightning has prepared it and before anything is drawn from it.
+    """Hands train loaders to callbacks after Lightning has prepared them and before anything is drawn from them.
 
-    A function is put in front of ``trainer.strategy.process_dataloader``, which Lightning calls for each loader. Where
-    training has several loaders, only the one that ``key`` names is handed over.
-
-    Args:
-        trainer: the trainer of this fit.
-        process: takes the loader, gives the one to use.
-        key: which of several loaders: a key of the dict or an index of the list.
+    Lightning offers no hook there. So ``trainer.strategy.process_dataloader``, which it calls for each loader, and the
+    request for loaders, which tells their order, are replaced on these two objects while a fit runs. There is one seam
+    per trainer, shared by its callbacks; the last one to leave puts back what was found.
     """
 
-    def __init__(self, trainer: Trainer, process: ProcessLoader, key: LoaderKey | None) -> None:
-        self._process = process
-        self._key = key
-        self._trainer = trainer
-        self._source = trainer.fit_loop._data_source
-        self._chosen: Any = None
-        self._original = trainer.strategy.process_dataloader
-        self._request = self._source.dataloader
-        trainer.strategy.process_dataloader = self._process_dataloader  # type: ignore[method-assign]
-        self._source.dataloader = self._request_dataloader  # type: ignore[method-assign]
+    _of: ClassVar[WeakKeyDictionary[Trainer, LoaderSeam]] = WeakKeyDictionary()
 
-    def remove(self) -> None:
-        """Take the function away again."""
-        vars(self._trainer.strategy).pop("process_dataloader", None)
-        vars(self._source).pop("dataloader", None)
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._takers: dict[LoaderKey | None, ProcessLoader] = {}
+        self._chosen: dict[int, ProcessLoader] = {}
+        self._position = 0
+        source = trainer.fit_loop._data_source
+        self._found = [
+            _replace(trainer.strategy, "process_dataloader", self._process_dataloader),
+            _replace(source, "dataloader", self._request_dataloader),
+        ]
+
+    @classmethod
+    def join(cls, trainer: Trainer, key: LoaderKey | None, take: ProcessLoader) -> LoaderSeam:
+        """Call ``take`` with the loader that ``key`` names (None: the only one); it returns the one to use."""
+        if trainer not in cls._of:
+            cls._of[trainer] = cls(trainer)
+        seam = cls._of[trainer]
+        seam._takers[key] = take
+        return seam
+
+    def leave(self, key: LoaderKey | None) -> None:
+        """End what :meth:`join` began; may be called twice."""
+        self._takers.pop(key, None)
+        if not self._takers and self._of.get(self._trainer) is self:
+            del self._of[self._trainer]
+            for owner, name, own, _ in self._found:
+                vars(owner).pop(name, None)
+                vars(owner).update(own)
 
     def _request_dataloader(self) -> Any:
-        requested = self._request()
+        requested = self._found[1].original()
         self._position = 0
-        self._chosen = _index_of(requested, self._key)
+        self._chosen = {}
+        for key, take in self._takers.items():
+            position, loader = _find_loader(requested, key)
+            check_rebuildable(loader)
+            self._chosen[position] = take
         return requested
 
     def _process_dataloader(self, dataloader: object) -> object:
-        dataloader = self._original(dataloader)
+        dataloader = self._found[0].original(dataloader)
         if not self._trainer.training:
             return dataloader
         position, self._position = self._position, self._position + 1
-        return self._process(dataloader) if position == self._chosen else dataloader
+        return self._chosen[position](dataloader) if position in self._chosen else dataloader
 
 
-def _index_of(loaders: Any, key: LoaderKey | None) -> int:
-    """Position of the chosen loader among all, in the order in which Lightning handles them."""
+class _Found(NamedTuple):
+    """What stood under a name before it was replaced: on the object itself, or by its class."""
+
+    owner: object
+    name: str
+    own: dict[str, Any]
+    original: Callable[..., Any]
+
+
+def _replace(owner: object, name: str, replacement: Callable[..., Any]) -> _Found:
+    own = {name: vars(owner)[name]} if name in vars(owner) else {}
+    found = _Found(owner, name, own, getattr(owner, name))
+    setattr(owner, name, replacement)
+    return found
+
+
+def _find_loader(loaders: Any, key: LoaderKey | None) -> tuple[int, Any]:
+    """The chosen loader, and its position among all in the order in which Lightning handles them."""
     mode = getattr(loaders, "_mode", "max_size_cycle")
     loaders = getattr(loaders, "iterables", loaders)
     if isinstance(loaders, Mapping):
@@ -79,25 +108,59 @@ def _index_of(loaders: Any, key: LoaderKey | None) -> int:
     else:
         if key is not None:
             raise SelectionError(f"loader={key!r} was given, but training has a single loader; leave loader out.")
-        return 0
+        return 0, loaders
     if len(keys) == 1 and key is None:
-        return 0
+        key = keys[0]
     if key is None:
         raise SelectionError(f"training has several loaders; say which one to select from: loader= one of {keys}.")
     if key not in keys:
         raise SelectionError(f"loader={key!r} is not one of the train loaders {keys}; use one of these.")
-    _check_is_not_cycled(loaders, key, mode)
-    return keys.index(key)
-
-
-def _check_is_not_cycled(loaders: Any, key: LoaderKey, mode: str) -> None:
-    """A loader that is started again in mid-epoch would be served another batch than the planned one."""
-    values = loaders.values() if isinstance(loaders, Mapping) else loaders
-    if mode == "max_size_cycle" and len(loaders[key]) < max(len(loader) for loader in values):
+    chosen = loaders[key]
+    if isinstance(chosen, Mapping | list | tuple):
         raise SelectionError(
-            f"the loader {key!r} is shorter than the others and would be cycled in mid-epoch; select from the longest "
-            'loader, or combine them with CombinedLoader(..., mode="min_size").'
+            f"loader={key!r} names a group of {len(chosen)} loaders; put the one to select from at the top level of "
+            "what train_dataloader returns, and name it."
         )
+    flat = {k: CombinedLoader(loaders[k]).flattened for k in keys}
+    _check_is_not_cycled([loader for k in keys for loader in flat[k]], chosen, key, mode)
+    return sum(len(flat[k]) for k in keys[: keys.index(key)]), chosen
+
+
+def _check_is_not_cycled(loaders: list[Any], chosen: Any, key: LoaderKey, mode: str) -> None:
+    """A loader that is started again in mid-epoch would be served another batch than the planned one."""
+    longest = max(_length(loader) for loader in loaders)
+    if mode == "max_size_cycle" and _length(chosen) < longest:
+        raise SelectionError(f"the loader {key!r} {CYCLED}")
+
+
+CYCLED = (
+    "is shorter than the others and would be cycled in mid-epoch; select from the longest loader, or combine them "
+    'with CombinedLoader(..., mode="min_size").'
+)
+
+
+def _length(loader: Any) -> int:
+    """Batches of a loader; 0 where it cannot tell, as an IterableDataset."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return 0
+
+
+def check_rebuildable(dataloader: Any) -> None:
+    """Refuse a loader class that Lightning cannot make anew with another sampler."""
+    if type(dataloader) is DataLoader or not isinstance(dataloader, DataLoader):
+        return
+    if isinstance(sampler_of(dataloader), SelectionSampler):
+        return
+    try:
+        with_sampler(dataloader, SelectionSampler(dataloader.dataset))  # type: ignore[arg-type]
+    except (MisconfigurationException, TypeError) as error:
+        raise SelectionError(
+            f"{type(dataloader).__name__} cannot be made anew with another sampler, because its __init__ takes other "
+            "arguments than a DataLoader; build it with sampler=SelectionSampler(dataset) (from lightning_ubs import "
+            "SelectionSampler), which is then used as it is."
+        ) from error
 
 
 def with_sampler(dataloader: DataLoader[Any], sampler: Sampler[int]) -> DataLoader[Any]:
@@ -106,115 +169,100 @@ def with_sampler(dataloader: DataLoader[Any], sampler: Sampler[int]) -> DataLoad
     return rebuilt
 
 
+def sampler_of(dataloader: DataLoader[Any]) -> Any:
+    """The sampler that decides the order; loaders made anew around a batch sampler show another one as theirs."""
+    return getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
+
+
+def own_sampler(dataloader: DataLoader[Any]) -> Any:
+    """The sampler the user gave, also where Lightning has wrapped it for several processes."""
+    sampler = sampler_of(dataloader)
+    return sampler.dataset._sampler if type(sampler).__name__ == "DistributedSamplerWrapper" else sampler
+
+
 def callbacks_of(trainer: Trainer) -> list[Any]:
     """The callbacks that are active now; tuners put them aside for a while."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
 
 
-def check_trainer(trainer: Trainer, strategy: Strategy, start: int, end: int | None) -> None:
-    """Refuse what selection cannot work with, before anything is trained."""
-    if not {base.__name__ for base in type(trainer.strategy).__mro__} & _STRATEGIES_RUN:
-        raise SelectionError(
-            f"batch selection has not been run with {type(trainer.strategy).__name__}, so it may choose wrongly there; "
-            "use a single device, strategy='ddp', or ModelParallelStrategy for sharded models."
-        )
-    if trainer.overfit_batches > 0:  # type: ignore[attr-defined]
-        raise SelectionError(
-            "overfit_batches trains on the same batches in every epoch, so nothing can be selected; use "
-            "limit_train_batches, or leave BatchSelection out."
-        )
-    epochs = trainer.max_epochs
-    endless = epochs is None or epochs < 0
-    if strategy.decays and endless and end is None:
-        raise SelectionError(
-            f"with max_epochs={epochs} the last epoch is unknown, at which the pressure should be 1; set max_epochs, "
-            "or pass BatchSelection(..., end_epoch=...)."
-        )
-    if strategy.warms_up and epochs is not None and 0 <= epochs <= start:
-        rank_zero_warn(
-            f"The warm-up of {start} epochs is not over in max_epochs={epochs}: nothing will be selected. Set a "
-            "shorter warmup_epochs or more epochs.",
-            category=UserWarning,
-        )
+def is_read_by_training(trainer: Trainer, iterator: Any) -> bool:
+    """Whether the training loop itself reads ``iterator``, rather than somebody else."""
+    running = getattr(trainer.fit_loop._combined_loader, "_iterator", None)
+    return running is not None and any(one is iterator for one in running.iterators)
 
 
-def check_loader(dataloader: Any) -> None:
-    """Refuse a train loader whose samples cannot be chosen, or whose order would not be kept."""
-    if not isinstance(dataloader, DataLoader):
-        raise SelectionError(
-            f"the train loader is a {type(dataloader).__name__}, not a torch DataLoader, so its samples cannot be "
-            "chosen; use a DataLoader over a map-style dataset."
-        )
-    if isinstance(dataloader.dataset, IterableDataset):
-        raise SelectionError(
-            "an IterableDataset decides its own order, so its samples cannot be chosen; use a map-style dataset with "
-            "__len__ and __getitem__."
-        )
-    if not getattr(dataloader, "in_order", True):
-        raise SelectionError("in_order=False loses which sample a prediction belongs to; use in_order=True.")
-    if dataloader.batch_size is None or type(dataloader.batch_sampler) is not BatchSampler:
-        raise SelectionError(
-            "a custom batch_sampler (or batch_size=None) makes its own batches, so they cannot be chosen; pass "
-            "batch_size= (and drop_last=) to the DataLoader instead."
-        )
-    if not isinstance(dataloader.sampler, SelectionSampler) and not is_plain_sampler(dataloader):
-        raise SelectionError(
-            f"the train loader's own sampler ({type(dataloader.sampler).__name__}) would be lost; use shuffle=True, "
-            "and torch.utils.data.Subset where only a part of the dataset should be trained on."
-        )
+def batch_to_fetch(trainer: Trainer) -> int:
+    """Index of the batch for whose step the training loop is fetching; it may fetch one more in advance."""
+    ready = int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+    return ready - 1 if fetches_in_step(trainer) else ready
 
 
-def is_plain_sampler(dataloader: DataLoader[Any]) -> bool:
-    """Whether the loader visits every sample once, so that replacing its sampler loses nothing."""
-    sampler: Any = dataloader.sampler
-    if type(sampler).__name__ == "DistributedSamplerWrapper":
-        sampler = sampler.dataset._sampler
-    if isinstance(sampler, RandomSampler):
-        return not sampler.replacement and sampler.num_samples == len(dataloader.dataset)  # type: ignore[arg-type]
-    return type(sampler) in (SequentialSampler, torch.utils.data.DistributedSampler)
+def fetches_in_step(trainer: Trainer) -> bool:
+    """Whether ``training_step(self, dataloader_iter)`` fetches its batches itself."""
+    return isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
 
 
-def process_rank(trainer: Trainer) -> tuple[int, int]:
-    """(rank, number of processes) among which batches are divided."""
-    kwargs = trainer.distributed_sampler_kwargs or {"num_replicas": 1, "rank": 0}
-    rank, world = int(kwargs["rank"]), int(kwargs["num_replicas"])
-    if world != trainer.world_size or (world > 1 and not dist.is_initialized()):
-        raise SelectionError(
-            f"{type(trainer.strategy).__name__} divides a model, not only batches, among processes, which batch "
-            "selection does not support; use strategy='ddp'."
-        )
-    return rank, world
+def fetched_batch(trainer: Trainer) -> Any:
+    """The batch that a ``training_step(self, dataloader_iter)`` fetched last."""
+    return getattr(trainer.fit_loop._data_fetcher, "_batch", None)
 
 
-def gather_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Rows of all processes one below the other; process r has ``sizes[r]``."""
-    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-    padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+def fetches_in_advance(trainer: Trainer) -> bool:
+    """Whether Lightning fetches one batch in advance, to see the end of loaders that do not tell their length."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and fetcher.length is None and not fetches_in_step(trainer)
 
 
-def agree_with_rank_zero(tensor: Tensor, device: torch.device) -> Tensor:
-    """What process 0 has, on every process, so that rounding on unlike devices cannot part them."""
-    shared = tensor.to(device).contiguous()
-    dist.broadcast(shared, src=0)
-    return shared.to(tensor.device)
-
-
-def saved_after_batch(trainer: Trainer) -> int | None:
-    """The batch at whose end the checkpoint was taken, while callbacks were being told; else None."""
-    progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    return int(progress.completed) if progress.completed == progress.processed - 1 else None
+def current_batch(trainer: Trainer) -> int:
+    """Index of the batch that is being trained on, within the epoch; right also after a resume."""
+    return int(trainer.fit_loop.epoch_loop.batch_idx)
 
 
 def restart_loader(trainer: Trainer) -> None:
-    """Read the train loader from its beginning; older releases go on with what a tuner left of it."""
+    """Read the train loader from its beginning, and drop what was fetched in advance."""
     if trainer.fit_loop._data_fetcher is not None:
         iter(trainer.fit_loop._data_fetcher)
 
 
-def silence_resume_warning() -> None:
-    """Lightning warns that a resume in mid-epoch repeats samples; with a planned epoch it does not."""
+def last_epoch(trainer: Trainer) -> int | None:
+    """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown."""
+    limits = []
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        limits.append(trainer.max_epochs - 1)
+    if trainer.max_steps >= 0 and trainer.lightning_module.automatic_optimization:
+        limits.append(_epoch_of_step(trainer, trainer.max_steps))
+    return min(limits, default=None)
+
+
+def _epoch_of_step(trainer: Trainer, step: int) -> int:
+    """The epoch in which optimiser step number ``step`` (counted from 1) is made."""
+    batches = trainer.num_training_batches
+    if not math.isfinite(batches) or batches < 1:
+        return trainer.current_epoch
+    schedulers = [c for c in callbacks_of(trainer) if isinstance(c, GradientAccumulationScheduler)]
+    schedule = schedulers[0].scheduling if schedulers else {0: trainer.accumulate_grad_batches}
+    epoch, made = 0, 0
+    while True:
+        accumulated = schedule[max((first for first in schedule if first <= epoch), default=min(schedule))]
+        per_epoch = math.ceil(batches / accumulated)
+        final = epoch >= max(schedule)
+        if made + per_epoch >= step:
+            return epoch
+        if final:
+            return epoch + math.ceil((step - made) / per_epoch) - 1
+        epoch, made = epoch + 1, made + per_epoch
+
+
+@contextmanager
+def quiet_resume() -> Iterator[None]:
+    """Without Lightning's warning that a resume in mid-epoch repeats samples; with a planned epoch it does not."""
+    before = list(warnings.filters)
     warnings.filterwarnings("ignore", message=".*resuming from a checkpoint that ended before the epoch ended.*")
+    added = [entry for entry in warnings.filters if entry not in before]
+    try:
+        yield
+    finally:
+        for entry in added:
+            if entry in warnings.filters:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined]

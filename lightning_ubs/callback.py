@@ -9,40 +9,22 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_ubs._lightning import (
-    LoaderKey,
-    LoaderSeam,
-    agree_with_rank_zero,
-    callbacks_of,
-    check_loader,
-    check_trainer,
-    process_rank,
-    restart_loader,
-    saved_after_batch,
-    silence_resume_warning,
-    with_sampler,
-)
+from lightning_ubs._arguments import call_repr
+from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch, fetched_batch, fetches_in_step
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional.plan import Replacement
-from lightning_ubs.matrices import feature_matrix, label_matrix
-from lightning_ubs.observation import StepObserver
-from lightning_ubs.predictions import Outputs
-from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler, epoch_generator
-from lightning_ubs.selector import Position, Selector, shuffled_pass
+from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Observation, Outputs, StepObserver, Targets
+from lightning_ubs.refusals import check_trainer
+from lightning_ubs.sampling import EpochPlan
+from lightning_ubs.selector import Selector
+from lightning_ubs.session import FitSession
 from lightning_ubs.strategies import UBS, Strategy
-from lightning_ubs.strategies.base import check_range
-from lightning_ubs.targets import Targets
 
-_ONE_BATCH_UNSEEN = (
-    "The checkpoint was taken by a callback that stands before BatchSelection, which had not seen the last batch yet: "
-    "every id stays right, but the predictions of that batch are missing. Put BatchSelection first in callbacks= to "
-    "resume exactly."
-)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -57,13 +39,14 @@ class BatchSelection(Callback):
         warmup_epochs: shuffled epochs before the first selected one (γ).
         seed: of every draw; no other generator is used.
         outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None to look for them.
-        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None for the usual
-            places.
+            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
+            returns, else what the loss was computed from, else what a module returned.
+        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
+            computed from, else the usual places of a batch.
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
         features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
         replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
-            ``"full"`` with repeats anywhere.
+            ``"full"`` with repeats anywhere, ``"systematic"`` each sample as often as P says, rounded up or down.
         start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
         end_epoch: epoch from which the pressure is 1; the last by default.
         history_dtype: ``"float32"`` (default), ``"float16"`` or ``"bfloat16"`` for remembered predictions.
@@ -71,6 +54,14 @@ class BatchSelection(Callback):
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.
         save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+        kind: what the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
+            ``"log_probs"``; None to find it out.
+        ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
+            function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
+        epoch_size: samples per epoch, as a share in (0, 1] or a number; all by default. Every epoch has the same
+            number of batches. Warm-up epochs walk on through a shuffled pass.
+        fill_last: fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
+            trains on more samples than a plain one.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -93,61 +84,73 @@ class BatchSelection(Callback):
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
         save_state: Literal["full", "weights"] = "full",
+        kind: str | None = None,
+        ids: Ids = None,
+        epoch_size: float | int | None = None,
+        fill_last: bool = False,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
-        if save_state not in ("full", "weights"):
-            raise ValueError(f"save_state={save_state!r} is unknown; use 'full' or 'weights'.")
+        check_choice("save_state", save_state, ("full", "weights"))
         self.strategy = strategy
-        self.strategy.history_dtype = _dtype(history_dtype)
+        self.warmup_epochs = int(warmup_epochs)
+        self.seed = int(seed)
+        self.outputs, self.targets = outputs, targets
+        self.labels, self.features = labels, features
+        self.replacement = replacement
         self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
         self.end_epoch = end_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
         if end_epoch is not None:
             check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
-        self.warmup_epochs = warmup_epochs
-        self.labels, self.features = labels, features
+        self._start_epoch = start_epoch
+        self.history_dtype = _dtype(history_dtype)
+        self.device = device
         self.log_metrics = log_metrics
         self.loader = loader
-        self._selector = Selector(strategy, seed, replacement, compact=save_state == "weights")
-        self._observer = StepObserver(outputs, targets, device, self.strategy.needs_targets)
-        self._trainer: Trainer | None = None
-        self._seam: LoaderSeam | None = None
-        self._samplers: list[SelectionSampler] = []
-        self._loaded: dict[str, Any] | None = None
-        self._begun = False
-        self._served = False
-        self._aside = False
-        self._goes_on = False
+        self.save_state = save_state
+        self.epoch_size = _checked_size(epoch_size)
+        if fill_last and replacement == "none":
+            raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
+        self.fill_last = bool(fill_last)
+        self._selector = Selector(
+            strategy, self.seed, replacement, fill_last=self.fill_last, compact=save_state == "weights"
+        )
+        self.kind, self.ids = kind, ids
+        self._observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
+        self._verification = IdVerification(ids)
+        self._announced = False
+        self._has_backward = False
+        self._fit: FitSession | None = None
         self._seconds = 0.0
 
-    @property
-    def seed(self) -> int:
-        """Of every draw; it can be set before training begins."""
-        return self._selector.seed
-
-    @seed.setter
-    def seed(self, seed: int) -> None:
-        check_range("seed", seed, 0, whole=True)
-        self._selector.seed = seed
+    def __repr__(self) -> str:
+        return call_repr(self, omit=(None,))
 
     @property
     def uncertainty(self) -> Tensor | None:
-        """U, (n, q) float32, at the start of this epoch; None in the first."""
-        return self.strategy.uncertainty
+        """U, (n, q) float32, at the start of this epoch; None in the first.
+
+        It is computed from the predictions known now where it was not kept: after a resume in mid-epoch, or where it
+        takes more than 256 MiB.
+        """
+        measured = self.strategy.measured
+        if measured.uncertainty is None and measured.weights is not None:
+            return self.strategy.current_uncertainty()
+        return measured.uncertainty
 
     @property
     def correlation(self) -> Tensor | None:
         """C, (q, q), at the start of this epoch."""
-        return self.strategy.correlation
+        return self.strategy.measured.correlation
 
     @property
     def weights(self) -> Tensor | None:
         """w, (n,) in [0, 1], at the start of this epoch."""
-        return self.strategy.weights
+        return self.strategy.measured.weights
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -173,65 +176,82 @@ class BatchSelection(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        check_trainer(trainer, self.strategy, self.start_epoch, self.end_epoch)
-        if sum(isinstance(c, BatchSelection) and c.loader == self.loader for c in callbacks_of(trainer)) > 1:
-            raise SelectionError("there are two BatchSelection callbacks for one loader; keep one of them.")
-        self._trainer, self._loaded, self._begun, self._served = trainer, None, False, False
-        self._goes_on = trainer.current_epoch > 0
-        if self._goes_on:
-            self._selector.plan = None
-        else:
-            self._selector.forget()
-        self._seam = LoaderSeam(trainer, self._take_loader, self.loader)
-        if self.strategy.needs_predictions:
-            self._observer.attach(pl_module)
-        silence_resume_warning()
+        self._close()
+        check_trainer(trainer, self.strategy, self.end_epoch)
+        self._check_others(trainer)
+        self._fit = FitSession(
+            self,
+            trainer,
+            self._selector,
+            key=self.loader,
+            warmup_epochs=self.warmup_epochs,
+            start_epoch=self._start_epoch,
+            end_epoch=self.end_epoch,
+            labels=self.labels,
+            features=self.features,
+            history_dtype=self.history_dtype,
+            epoch_size=self.epoch_size,
+            on_dataset=self._see_dataset,
+        )
+        self._observer.attach(pl_module)
+        self._announced = False
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._let_go()
+        self._close()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._let_go()
+        self._close()  # Lightning skips teardown where fit raised
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._aside:
-            restart_loader(trainer)
+        with self._timed():
+            self._session.begin()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._timed():
-            self._selector.prepare(self._share)
+            self._session.prepare()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._observer.start_step()
+        self._session.start_batch(current_batch(trainer))
+        self._has_backward = False
+        if self.strategy.needs_predictions:
+            self._observer.start_step()
+        if not fetches_in_step(trainer):
+            self._verify(current_batch(trainer), batch)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        self._observer.stop_step()
+        k = current_batch(trainer)
+        if fetches_in_step(trainer) and not self._has_backward:
+            self._verify(k, fetched_batch(trainer))
+        self._has_backward = True
+        verifying = self._verification.is_due
+        if self.strategy.needs_predictions or verifying:
+            self._observer.before_backward(pl_module, loss, self._session.plan.rank_size(k), verifying)
+        if verifying:
+            self._verification.check_targets(self._observer.loss_targets)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
-            if self.strategy.needs_predictions:
-                batch = batch if self.loader is None else batch[self.loader]
-                self._selector.learn(*self._observer.observe(self._selector.current, pl_module, outputs, batch))
-            self._selector.finish_step(int(trainer.num_training_batches))
+            self._learn(current_batch(trainer), pl_module, outputs, self._own(batch))
+            self._observer.drop_step()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_predictions()
         if self.log_metrics:
-            pl_module.log_dict(
-                self._selector.metrics(self._seconds), on_step=False, on_epoch=True, sync_dist=trainer.world_size > 1
-            )
+            several = sum(isinstance(callback, BatchSelection) for callback in callbacks_of(trainer)) > 1
+            prefix = f"selection/{self.loader}/" if several else "selection/"
+            metrics = {f"{prefix}{name}": value for name, value in self._selector.metrics(self._seconds).items()}
+            pl_module.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=trainer.world_size > 1, batch_size=1)
         self._seconds = 0.0
-        self._selector.finish_epoch()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -239,110 +259,79 @@ class BatchSelection(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = state_dict
-        if self._served:
-            raise SelectionError(
-                "the checkpoint was loaded after the first batches were already being read; do not ask for "
-                "trainer.estimated_stepping_batches in configure_optimizers with this strategy, or use strategy='ddp'."
-            )
-        if self._begun and self._selector.layout is not None:
-            self._restore(self._selector.layout)
+        if self._fit is not None:
+            self._observer.kind = state_dict["kind"]
+            self._fit.load(state_dict)
 
-    def _let_go(self) -> None:
-        """Leave trainer, loader and module as they were found; Lightning skips teardown where fit raised."""
-        if self._seam is not None:
-            self._seam.remove()
-            self._seam = None
-        for sampler in self._samplers:
-            sampler.release()
-        self._samplers = []
-        self._observer.detach()
-        self._trainer, self._begun, self._served = None, False, False
-
-    def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
-        """Put the sampler into the train loader; runs before the first sample is drawn."""
-        trainer = self._fitting
-        check_loader(dataloader)
-        rank, world_size = process_rank(trainer)
-        layout = BatchLayout(len(dataloader.dataset), dataloader.batch_size, dataloader.drop_last, world_size, rank)
-        if not self._begun:
-            self._begin(dataloader.dataset, layout)
-        elif layout.num_samples != self.strategy.num_samples:
-            raise SelectionError(
-                f"the train dataset changed from {self.strategy.num_samples} to {layout.num_samples} samples during "
-                "training, so sample ids lost their meaning; keep its size."
-            )
-        end = self.end_epoch if self.end_epoch is not None else max((trainer.max_epochs or 0) - 1, self.start_epoch)
-        self._selector.lay_out(layout, self.start_epoch, end)
-        own = isinstance(dataloader.sampler, SelectionSampler)
-        sampler = dataloader.sampler if own else SelectionSampler(dataloader.dataset)
-        sampler.bind(self._serve, layout)
-        self._samplers.append(sampler)
-        return dataloader if own else with_sampler(dataloader, sampler)
-
-    def _begin(self, dataset: Any, layout: BatchLayout) -> None:
-        """First loader of a fit: prepare the strategy for the dataset, and take up a checkpoint."""
-        n, name = layout.num_samples, type(self.strategy).__name__
-        if not (self._goes_on and self._loaded is None and self.strategy.num_samples == n):
-            labels = label_matrix(self.labels, dataset, n, name) if self.strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, n, name) if self.strategy.needs_features else None
-            self.strategy.reset(n, labels, features)
-        self._begun = True
-        if self._loaded is not None:
-            self._restore(layout)
-        else:
-            self._selector.position = Position(self._fitting.current_epoch)
-
-    def _restore(self, layout: BatchLayout) -> None:
-        """Go on where the checkpoint was taken."""
-        state, self._loaded = self._loaded, None
-        if state is None:
+    def _learn(self, k: int, pl_module: LightningModule, outputs: Any, batch: Any) -> None:
+        """Give batch ``k``'s predictions to the strategy; Lightning skips a step without a batch or a loss."""
+        if batch is None or not (outputs or self._has_backward):
+            self._selector.skip_batch(k)
             return
-        if state["seed"] != self._selector.seed:
-            rank_zero_warn(
-                f"The checkpoint was written with seed={state['seed']}; it is kept instead of "
-                f"seed={self._selector.seed}, so that the run goes on exactly.",
-                category=UserWarning,
-            )
-        if state["global_batch_size"] not in (0, layout.global_batch_size):
-            rank_zero_warn(
-                f"The checkpoint was written with {state['global_batch_size']} samples per step over all processes, "
-                f"now there are {layout.global_batch_size}: selection stays valid, but the order of samples differs.",
-                category=UserWarning,
-            )
-        self._selector.load_state_dict(state)
-        if saved_after_batch(self._fitting) == self._selector.position.batch:
-            rank_zero_warn(_ONE_BATCH_UNSEEN, category=UserWarning)
-            self._selector.position.batch += 1
-        self._observer.kind = state["kind"]
+        self._session.check_one_fetch(k)
+        if self.strategy.needs_predictions:
+            seen = self._observer.observe(self._session.plan, k, pl_module, outputs, batch)
+            self._selector.learn(k, seen)
+            self._announce(seen)
+        self._selector.finish_batch(k)
 
-    def _serve(self) -> tuple[EpochPlan, int]:
-        """What the sampler follows; a plain shuffled pass while a tuner has put the callbacks aside."""
-        layout = self._selector.layout
-        self._aside = layout is not None and (self._trainer is None or self not in callbacks_of(self._trainer))
-        if layout is not None and self._aside:
-            return EpochPlan(0, shuffled_pass(layout, epoch_generator(self._selector.seed, 0)), layout), 0
-        self._served = True
-        with self._timed():
-            return self._selector.next_plan(self._share)
+    def _verify(self, k: int, batch: Any) -> None:
+        """Compare the planned ids of batch ``k`` with its own, where that is due."""
+        if self.strategy.needs_predictions or self.strategy.needs_labels:
+            plan = self._session.plan
+            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
 
-    def _share(self, probabilities: Tensor) -> Tensor:
-        trainer = self._fitting
-        if trainer.world_size == 1:
-            return probabilities
-        return agree_with_rank_zero(probabilities, trainer.strategy.root_device)
+    def _see_dataset(self, labels: DatasetLabels) -> None:
+        """The train dataset is known, with what it shows of its labels."""
+        self._verification.begin(labels)
+        self._observer.expect(self.strategy.num_labels or labels.num_labels)
+
+    def _announce(self, seen: Observation) -> None:
+        if not self._announced:
+            self._announced = True
+            rank_zero_info(self._observer.announcement(self.strategy, seen, self._selector.compact))
+
+    def _own(self, batch: Any) -> Any:
+        """The batch of the loader that is selected from."""
+        return batch if self.loader is None or batch is None else batch[self.loader]
+
+    def _check_others(self, trainer: Trainer) -> None:
+        """Two of these callbacks must have their own loader and their own strategy."""
+        others = [one for one in callbacks_of(trainer) if isinstance(one, BatchSelection) and one is not self]
+        if any(other.loader == self.loader for other in others):
+            raise SelectionError("there are two BatchSelection callbacks for one loader; keep one of them.")
+        if any(other.strategy is self.strategy for other in others):
+            raise SelectionError(
+                "two BatchSelection callbacks share one strategy object, which would mix what it learns of two "
+                "loaders; give each a strategy of its own."
+            )
 
     def _check_predictions(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
-        kind = self._observer.kind
-        fault = self._selector.first_fault() if self.strategy.needs_predictions else None
+        if not self.strategy.needs_predictions or self._selector.plan is None:
+            return
+        kind, epoch = self._observer.kind, self._selector.plan.epoch
+        if self._selector.skipped_batches == len(self._selector.plan):
+            raise SelectionError(
+                f"no step of epoch {epoch} had a loss or returned anything, so there were no predictions; return the "
+                "loss from training_step, or call self.manual_backward(loss)."
+            )
+        fault = self._selector.first_fault()
         if fault is not None:
             allowed = "in [0, 1]" if kind == "probs" else "finite"
             raise SelectionError(
-                f"the predictions of epoch {self._selector.position.epoch}, batch {fault[0]}, sample {fault[1]} are "
-                f"not all {allowed}; training has diverged or its output is not what it was taken for: lower the "
-                "learning rate, or say where the predictions are with outputs=. What was known before is unharmed."
+                f"the predictions of epoch {epoch}, batch {fault[0]}, sample {fault[1]} are not all {allowed}; "
+                "training has diverged or its output is not what it was taken for: lower the learning rate, or say "
+                "where the predictions are with outputs=. What was known before is unharmed."
             )
+
+    def _close(self) -> None:
+        """Leave trainer, loader and module as they were found."""
+        if self._fit is not None:
+            self._fit.close()
+            self._fit = None
+        self._observer.detach()
+        self._verification.begin(None)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -352,10 +341,20 @@ class BatchSelection(Callback):
         self._seconds += time.perf_counter() - started
 
     @property
-    def _fitting(self) -> Trainer:
-        if self._trainer is None:
+    def _session(self) -> FitSession:
+        if self._fit is None:
             raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
-        return self._trainer
+        return self._fit
+
+
+def _checked_size(value: float | int | None) -> float | int | None:
+    """A share of the dataset (a float up to 1), or a number of samples."""
+    if value is None or value == 1:
+        return None
+    check_range("epoch_size", value, 0)
+    if value == 0 or (value > 1 and value % 1):
+        raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
+    return float(value) if value < 1 else int(value)
 
 
 def _dtype(value: str | torch.dtype | None) -> torch.dtype:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +25,13 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   lightning-ubs data list               all datasets
   lightning-ubs data show NAME          all about one of them
   lightning-ubs data get NAME           download and check it
-  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; [labels=...] for ARFF
+  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; --help lists the formats
 
   lightning-ubs COMMAND --help          the keys of a command
   lightning-ubs --version               the version
+  eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
-DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
 
 
 class Stopped(BaseException):
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         _say(f"lightning-ubs {version('lightning-ubs')}")
         return 0
+    if command in ("-sc", "--shell-completion", "--shell_completion"):
+        return _complete(rest)
     if command not in COMMANDS:
         import difflib
 
@@ -83,12 +88,10 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
         ready = getattr(overrides, f"{command}_overrides")(arguments)
         if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
-        import hydra
-
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
         sys.argv = [f"lightning-ubs {command}", *ready]
-        task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-        hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+        with _usable_choices() if {"--help", "-h"} & set(ready) else nullcontext():
+            _application(command)
     except (SystemExit, KeyboardInterrupt, UsageError):
         raise
     except (Exception, Stopped) as caught:
@@ -100,6 +103,41 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     finally:
         _restore("HYDRA_FULL_ERROR", before[0])
         sys.argv = before[1]
+    return 0
+
+
+def _application(command: str) -> None:
+    """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
+    import hydra
+
+    task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
+    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+
+
+@contextmanager
+def _usable_choices() -> Iterator[None]:
+    """Leave out of Hydra's help what the choices of a group share and what is itself none."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        _say(re.sub(r"^(data|selection): (.*?)default, ", r"\1: \2", text.getvalue().rstrip(), flags=re.MULTILINE))
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Tab completion."""
+    from lightning_ubs.experiment.completion import complete
+
+    def ask(command: str, ready: Sequence[str]) -> None:
+        before, sys.argv = sys.argv, ["lightning-ubs", *ready]
+        try:
+            _application(command)
+        finally:
+            sys.argv = before
+
+    for line in complete(arguments, COMMANDS, ask):
+        _say(line)
     return 0
 
 
@@ -170,43 +208,13 @@ def _paper(value: Any) -> Path | None:
 
 def _data(arguments: Sequence[str]) -> int:
     """``lightning-ubs data list | show NAME | get NAME | convert FILE [OUT]``."""
-    words = [one for one in arguments if "=" not in one or Path(one).exists()]
-    options = dict(one.split("=", 1) for one in arguments if one not in words)
-    if not words or words[0] in ("--help", "-h"):
-        _say("\n".join(line for line in HELP.splitlines() if " data " in line))
-        return 0
-    command, names = words[0], words[1:]
-    if command not in DATA_COMMANDS:
-        raise UsageError(f"there is no command 'data {command}'; use data {', data '.join(DATA_COMMANDS)}.")
-    least, most = DATA_COMMANDS[command]
-    if not least <= len(names) <= most:
-        form = {"list": "data list", "convert": "data convert FILE [OUT]"}.get(command, f"data {command} NAME")
-        raise UsageError(f"'data {command}' was given {len(names)} names; use: lightning-ubs {form}.")
-    allowed = ("data_dir", "labels") if command == "convert" else ("data_dir",)
-    for key, value in options.items():
-        if key not in allowed:
-            raise UsageError(f"{key}={value}: 'data {command}' has no such key; valid keys are {', '.join(allowed)}.")
-    return _run_data(command, names, options)
-
-
-def _run_data(command: str, names: Sequence[str], options: dict[str, str]) -> int:
     from lightning_ubs.data import commands
     from lightning_ubs.experiment.messages import explain
 
-    labels: Any = options.get("labels")
-    if labels is not None and labels.lstrip("-").isdigit():
-        labels = int(labels)
-    elif labels is not None and labels.startswith("["):
-        labels = [name.strip() for name in labels.strip("[]").split(",")]
-    folder = options.get("data_dir")
-    actions: dict[str, Callable[[], str]] = {
-        "list": lambda: commands.list_datasets(folder),
-        "show": lambda: commands.show_dataset(names[0], folder),
-        "get": lambda: commands.get_dataset(names[0], folder),
-        "convert": lambda: commands.convert_file(names[0], names[1] if len(names) > 1 else None, labels),
-    }
     try:
-        _say(actions[command]())
+        _say(commands.run(arguments))
+    except commands.UsageError as error:
+        raise UsageError(str(error)) from None
     except Exception as error:
         sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
         if sentence is None:

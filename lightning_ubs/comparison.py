@@ -24,6 +24,7 @@ from lightning_ubs.experiment.instantiate import set_up
 from lightning_ubs.experiment.loaders import as_datamodule
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.experiment.run import TrainingRun
+from lightning_ubs.experiment.selection import reseeded
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, METHODS
 from lightning_ubs.strategies import Random, Strategy
@@ -155,11 +156,10 @@ class CalledRun(TrainingRun):
 
     def make_selection(self) -> BatchSelection:
         """A fresh copy of the user's selection, with the run's seed."""
-        given = copy.deepcopy(self.selection)
-        if isinstance(given, Strategy):
-            return BatchSelection(given, seed=self.identity["seed"])
-        given.seed = self.identity["seed"]
-        return given
+        seed = self.identity["seed"]
+        if isinstance(self.selection, Strategy):
+            return BatchSelection(copy.deepcopy(self.selection), seed=seed)
+        return reseeded(self.selection, seed)
 
 
 def _monitored(monitor: str | None, mode: Mode) -> tuple[str, Mode]:

@@ -32,10 +32,11 @@ class BatchLayout:
         drop_last: leave out a last, short batch.
         world_size: number of processes.
         rank: this process.
+        epoch_samples: samples in an epoch; all of them by default.
 
     >>> layout = BatchLayout(num_samples=10, batch_size=2, world_size=2)
-    >>> layout.global_batch_size, layout.num_batches
-    (4, 3)
+    >>> layout.global_batch_size, layout.num_batches, layout.num_draws
+    (4, 3, 10)
     """
 
     num_samples: int
@@ -43,6 +44,7 @@ class BatchLayout:
     drop_last: bool = False
     world_size: int = 1
     rank: int = 0
+    epoch_samples: int | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -52,8 +54,22 @@ class BatchLayout:
     @property
     def num_batches(self) -> int:
         """Batches in an epoch, the same for every epoch and process."""
-        whole, rest = divmod(self.num_samples, self.batch_size * self.world_size)
+        whole, rest = divmod(self._samples, self.batch_size * self.world_size)
         return whole if self.drop_last else whole + (rest > 0)
+
+    @property
+    def num_draws(self) -> int:
+        """Samples that all processes together train on in an epoch, the last batch as short as in a plain pass."""
+        return min(self._samples, self.full_draws)
+
+    @property
+    def full_draws(self) -> int:
+        """Samples in an epoch whose last batch is full as well."""
+        return self.num_batches * self.global_batch_size
+
+    @property
+    def _samples(self) -> int:
+        return self.num_samples if self.epoch_samples is None else self.epoch_samples
 
 
 class EpochPlan:
@@ -111,21 +127,31 @@ class EpochPlan:
         share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
         return [share + (rank < rest) for rank in range(world)]
 
+    def rank_size(self, batch: int) -> int:
+        """Samples of batch ``batch`` on this process."""
+        return self.rank_sizes(batch)[self.layout.rank]
+
     @property
     def distinct_share(self) -> float:
-        """Distinct samples of the epoch, as a share of all samples."""
+        """Distinct samples of the whole plan, as a share of all samples."""
         return len(torch.unique(self.ids)) / max(1, self.layout.num_samples)
+
+    def ids_of(self, batches: Tensor) -> Tensor:
+        """Ids, over all processes, of the batches where the (batches,) mask is true."""
+        return self.ids[batches.repeat_interleave(self.layout.global_batch_size)[: len(self.ids)]]
 
 
 PlanSource = Callable[[], tuple[EpochPlan, int]]
 
 
 class SelectionSampler(DistributedSampler[int]):
-    """Yields the ids of the current plan, from the first batch that is still to come.
+    """Yields the ids of a plan, batch after batch.
 
     The callback puts one into the train loader. It may also be built by hand,
     ``DataLoader(data, batch_size=64, sampler=SelectionSampler(data))``; the callback then finds it. Without a
     callback it shuffles, each process taking its share.
+
+    Reading it changes nothing: anyone may iterate it at any time.
 
     It is a ``DistributedSampler`` by type alone, so that Lightning leaves it as it is: rank and world size are asked
     for when they are needed, because the process group may not exist yet when a loader is built.
@@ -141,15 +167,20 @@ class SelectionSampler(DistributedSampler[int]):
         self.epoch = 0
         self._source: PlanSource | None = None
         self._length = 0
+        self._once: tuple[EpochPlan, int] | None = None
 
     def bind(self, source: PlanSource, layout: BatchLayout) -> None:
-        """Follow ``source``, which gives the current plan and the first batch of it to serve."""
+        """Follow ``source``, which gives a plan and the first batch of it to serve."""
         self._source = source
         self._length = layout.num_batches * layout.batch_size
 
+    def follow_once(self, plan: EpochPlan, first_batch: int) -> None:
+        """Let the next reading follow ``plan`` from ``first_batch`` on."""
+        self._once = plan, first_batch
+
     def release(self) -> None:
         """Go back to shuffling."""
-        self._source = None
+        self._source = self._once = None
 
     @property
     def is_bound(self) -> bool:
@@ -164,7 +195,7 @@ class SelectionSampler(DistributedSampler[int]):
         if self._source is None:
             yield from self._shuffled()
             return
-        plan, first = self._source()
+        (plan, first), self._once = self._once or self._source(), None
         for batch in range(first, len(plan)):
             yield from plan[batch].tolist()
 

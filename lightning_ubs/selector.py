@@ -1,55 +1,75 @@
-"""Where selection stands: the epoch, the batch, P, and the plan made from it."""
+"""From predictions to the plan of an epoch."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import check_replacement, repeats_in_rows
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
 
-log = logging.getLogger(__name__)
-
 STATE_VERSION = 1
 
+Share = Callable[[Tensor], Tensor]
 
-@dataclass
-class Position:
-    """The next batch to train on, and how many the epoch has (fewer than planned where it is limited)."""
 
-    epoch: int = 0
-    batch: int = 0
-    epoch_batches: int = 0
+class Predictions(Protocol):
+    """What a step showed of a global batch, in the order of its planned ids."""
 
     @property
-    def epoch_is_over(self) -> bool:
-        """Whether all batches of the epoch are done."""
-        return 0 < self.epoch_batches <= self.batch
+    def probs(self) -> Tensor:
+        """(b, q) probabilities."""
+
+    @property
+    def usable(self) -> Tensor:
+        """(b,) whether a row holds numbers."""
+
+    @property
+    def targets(self) -> Tensor | None:
+        """(b, q) true labels, if the strategy reads them."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The first selected epoch, and the epoch from which the pressure is 1; both counted as the Trainer counts."""
+
+    start: int
+    end: int
 
 
 class Selector:
-    """Makes each epoch's plan, and takes in what the model predicted for it.
+    """Makes each epoch's plan, and gives the strategy what the model predicted for it.
 
-    Everything follows from (strategy state, P, seed, epoch, layout): asking twice gives the same plan, whichever hook
-    asks first.
+    It has no clock: epoch and batch are always the Trainer's. A plan follows from (strategy state, P, seed, epoch,
+    layout), so asking twice gives the same one, whichever hook asks first.
 
     Args:
         strategy: what decides the probabilities.
         seed: of every draw.
         replacement: how samples are drawn.
+        fill_last: fill a short last batch of selected epochs.
         compact: save only what keeps a resume valid, not what makes it exact.
     """
 
-    def __init__(self, strategy: Strategy, seed: int, replacement: Replacement, compact: bool = False) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        seed: int,
+        replacement: Replacement,
+        *,
+        fill_last: bool = False,
+        compact: bool = False,
+    ) -> None:
         check_replacement(replacement)
+        self.fill_last = fill_last
         self.strategy = strategy
         self.seed = seed
         self.replacement = replacement
@@ -58,68 +78,82 @@ class Selector:
 
     def forget(self) -> None:
         """Start anew, as if nothing had been trained."""
-        self.position = Position()
         self.layout: BatchLayout | None = None
-        self.start, self.end = 0, 0
+        self.schedule = Schedule(0, 0)
+        self.joined_epoch = 0
         self.pressure = 1.0
         self.plan: EpochPlan | None = None
         self.probabilities: Tensor | None = None
         self.drift: float | None = None
+        self.skipped_batches = 0
         self._probabilities_epoch = -1
+        self._batches_done = 0
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._usable = torch.empty(0, dtype=torch.bool)
-        self._announced = False
+        self._trained = torch.empty(0, dtype=torch.bool)
 
-    def lay_out(self, layout: BatchLayout, start: int, end: int) -> None:
-        """Cut epochs as ``layout`` says, and select from epoch ``start`` on, with pressure down to ``end``."""
-        self.layout, self.start, self.end = layout, start, end
+    def lay_out(self, layout: BatchLayout) -> None:
+        """Cut epochs as ``layout`` says."""
+        self.layout = layout
 
-    def next_plan(self, share: Callable[[Tensor], Tensor]) -> tuple[EpochPlan, int]:
-        """The plan to follow now, and the first batch of it that is still to come."""
-        if self.position.epoch_is_over:
-            self.finish_epoch()
-        return self.prepare(share), self.position.batch
+    def drop_plan(self) -> None:
+        """Make the plan of the current epoch anew when it is next asked for."""
+        self.plan = None
 
-    def prepare(self, share: Callable[[Tensor], Tensor]) -> EpochPlan:
-        """Make the plan of the current epoch, unless it is there; ``share`` lets all processes agree on P."""
-        epoch, layout = self.position.epoch, self._layout
+    def prepare(self, epoch: int, share: Share) -> EpochPlan:
+        """Make the plan of ``epoch``, unless it is there; ``share`` lets all processes agree on P."""
+        layout = self._layout
         if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
             return self.plan
         if self._probabilities_epoch != epoch:
             self._measure(epoch, share)
-        generator = epoch_generator(self.seed, epoch)
-        if self.selects(epoch):
-            assert self.probabilities is not None
-            size, batches = layout.global_batch_size, layout.num_batches
-            ids = self.strategy.draw(self.probabilities, size, batches, generator, self.replacement)
-        else:
-            ids = shuffled_pass(layout, generator)
+        ids = self._selected_ids(epoch) if self.selects(epoch) else self._shuffled_ids(epoch)
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._without_repeats(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
+        self._trained = torch.zeros(len(self.plan), dtype=torch.bool)
+        self._batches_done = self.skipped_batches = 0
         return self.plan
+
+    def shuffled_plan(self, epoch: int) -> EpochPlan:
+        """A plain pass that depends on nothing that was learnt, for readers beside the training."""
+        return EpochPlan(epoch, self._shuffled_ids(epoch), self._layout)
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled warm-up pass."""
-        return epoch >= self.start or not self.strategy.warms_up
+        return epoch >= self.schedule.start or not self.strategy.warms_up
 
-    @property
-    def current(self) -> tuple[EpochPlan, int]:
-        """The plan and the batch of it that is being trained on."""
-        if self.plan is None or self.position.batch >= len(self.plan):
-            raise SelectionError("more batches were trained than planned; use a single, finite train loader.")
-        return self.plan, self.position.batch
-
-    def learn(self, probs: Tensor, usable: Tensor, targets: Tensor | None) -> None:
-        """Give the predictions of the current global batch to the strategy; does not wait for the device."""
-        plan, batch = self.current
+    def learn(self, batch: int, seen: Predictions) -> None:
+        """Give the predictions of global batch ``batch`` to the strategy; does not wait for the device."""
+        plan, probs = self._planned, seen.probs
         self._check_labels(probs)
         if self._batch_ids.device != probs.device:
             self._batch_ids, self._usable = self._batch_ids.to(probs.device), self._usable.to(probs.device)
         first = batch * plan.layout.global_batch_size
         rows = slice(first, first + len(probs))
-        self._usable[rows] = usable
-        self.strategy.update(torch.where(usable, self._batch_ids[rows], plan.layout.num_samples), probs, targets)
+        self._usable[rows] = seen.usable
+        ids = torch.where(seen.usable, self._batch_ids[rows], plan.layout.num_samples)
+        self.strategy.update(ids, probs, seen.targets)
+
+    def resume_at(self, batch: int) -> None:
+        """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
+        self._trained[:batch] = True
+
+    def finish_batch(self, batch: int) -> None:
+        """Batch ``batch`` of the plan was trained on."""
+        self._trained[batch] = True
+        self._batches_done = batch + 1
+
+    def skip_batch(self, batch: int) -> None:
+        """Batch ``batch`` of the plan came and went without a prediction."""
+        self.skipped_batches += 1
+        self._batches_done = batch + 1
+
+    def trained_ids(self) -> Tensor:
+        """Ids of all samples trained on in this epoch so far, with repeats, over all processes."""
+        if self.plan is None:
+            return torch.empty(0, dtype=torch.int64)
+        return self.plan.ids_of(self._trained)
 
     def first_fault(self) -> tuple[int, int] | None:
         """(batch, sample id) of the first prediction of this epoch that could not be used; waits for the device."""
@@ -129,26 +163,18 @@ class Selector:
         return place // self.plan.layout.global_batch_size, int(self.plan.ids[place])
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """What this epoch's selection looks like, for loggers."""
-        probabilities, mean = self.probabilities, self.strategy.mean_uncertainty
+        """What was trained in this epoch, for loggers."""
+        probabilities, mean = self.probabilities, self.strategy.measured.mean_uncertainty
         values = {
             "pressure": self.pressure,
             "effective_sample_size": None if probabilities is None else 1 / float(probabilities.square().sum()),
-            "distinct_share": None if self.plan is None else self.plan.distinct_share,
+            "distinct_share": len(torch.unique(self.trained_ids())) / max(1, self._layout.num_samples),
             "mean_uncertainty": None if mean is None else float(mean),
             "correlation_drift": self.drift,
+            "steps_without_predictions": float(self.skipped_batches) or None,
             "seconds": seconds,
         }
-        return {f"selection/{name}": value for name, value in values.items() if value is not None}
-
-    def finish_step(self, epoch_batches: int) -> None:
-        """The current batch is done."""
-        self.position.batch += 1
-        self.position.epoch_batches = epoch_batches
-
-    def finish_epoch(self) -> None:
-        """The current epoch is done."""
-        self.position = Position(self.position.epoch + 1)
+        return {name: value for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and scalars from which selection goes on exactly (or, if compact, validly)."""
@@ -156,10 +182,11 @@ class Selector:
         state = {
             "version": STATE_VERSION,
             "strategy": type(self.strategy).__name__,
+            "arguments": _plain_arguments(self.strategy),
             "seed": self.seed,
-            "epoch": self.position.epoch,
-            "batch": self.position.batch,
-            "epoch_batches": self.position.epoch_batches,
+            "joined_epoch": self.joined_epoch,
+            "epoch": -1 if self.plan is None else self.plan.epoch,
+            "batch": self._batches_done,
             "num_samples": self.strategy.num_samples,
             "global_batch_size": self.layout.global_batch_size if self.layout else 0,
             "pressure": self.pressure,
@@ -169,21 +196,32 @@ class Selector:
         return state if self.probabilities is None else state | {"probabilities": self.probabilities.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave; the strategy has been reset for the data at hand."""
+        """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         _check_state(state, self.strategy)
         self.seed = state["seed"]
-        self.position = Position(state["epoch"], state["batch"], state["epoch_batches"])
+        self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]
         self.probabilities = state.get("probabilities")
         self._probabilities_epoch = state["probabilities_epoch"]
         self.plan = None
         self.strategy.load_state_dict(state["strategy_state"])
 
+    def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
+        here, there = _plain_arguments(self.strategy), state.get("arguments", {})
+        return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
+
     @property
     def _layout(self) -> BatchLayout:
         if self.layout is None:
             raise SelectionError("there is no train loader yet; selection begins in Trainer.fit.")
         return self.layout
+
+    @property
+    def _planned(self) -> EpochPlan:
+        if self.plan is None:
+            raise SelectionError("no epoch is planned yet; selection begins in Trainer.fit.")
+        return self.plan
 
     def _check_labels(self, probs: Tensor) -> None:
         labels, known = probs.shape[1], self.strategy.num_labels
@@ -192,24 +230,17 @@ class Selector:
                 f"predictions have {labels} labels, but {known} were remembered so far (from a checkpoint, or earlier "
                 "in this run); keep the number of labels, or train anew."
             )
-        if not self._announced:
-            self._announced = True
-            memory, saved = self.strategy.footprint(labels, self.compact)
-            log.info(
-                f"{type(self.strategy).__name__} keeps {memory / 1e6:.1f} MB for {self.strategy.num_samples} samples x "
-                f"{labels} labels on {probs.device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
-            )
 
-    def _measure(self, epoch: int, share: Callable[[Tensor], Tensor]) -> None:
+    def _measure(self, epoch: int, share: Share) -> None:
         """U → C → w → P from all predictions up to the end of the epoch before."""
-        before = self.strategy.correlation
+        before = self.strategy.measured.correlation
         self.strategy.measure()
-        after = self.strategy.correlation
+        after = self.strategy.measured.correlation
         self.drift = None
         if before is not None and after is not None and before is not after:
             self.drift = float((after - before.to(after)).abs().mean())
         if self.selects(epoch):
-            self.pressure = self.strategy.pressure(epoch, self.start, self.end)
+            self.pressure = self.strategy.pressure_at(epoch, self.schedule.start, self.schedule.end)
             self.probabilities = self._checked(share(self.strategy.probabilities(self.pressure)))
         else:
             self.pressure, self.probabilities = 1.0, self.strategy.uniform()
@@ -227,18 +258,42 @@ class Selector:
             )
         return probabilities
 
+    def _selected_ids(self, epoch: int) -> Tensor:
+        """The ids of a selected epoch: as many samples as in a plain one, unless the last batch is filled."""
+        layout, strategy = self._layout, self.strategy
+        generator, size = epoch_generator(self.seed, epoch), layout.global_batch_size
+        fill = self.fill_last or strategy.fill_last
+        if strategy.only_shuffles:
+            ids = self._shuffled_ids(epoch)
+            return fill_last_batch(ids, size, layout.num_samples, generator) if fill else ids
+        assert self.probabilities is not None
+        count = layout.full_draws if fill else layout.num_draws
+        return strategy.draw(self.probabilities, size, count, generator, self.replacement)
+
+    def _shuffled_ids(self, epoch: int) -> Tensor:
+        """The ids of a plain epoch: a shuffled pass, or the next part of one where epochs are shorter."""
+        layout, count = self._layout, self._layout.num_draws
+        n = layout.num_samples
+        if layout.epoch_samples is None:
+            return shuffled_pass(n, count, epoch_generator(self.seed, epoch))
+        first = epoch * count
+        passes = range(first // n, (first + count - 1) // n + 1)
+        ids = torch.cat([shuffled_pass(n, n, epoch_generator(self.seed, number)) for number in passes])
+        return ids[first - passes.start * n :][:count]
+
     def _without_repeats(self, plan: EpochPlan) -> Tensor:
         """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
-        if self.replacement != "full" or not self.selects(plan.epoch):
+        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
             return plan.ids
-        ids = plan.ids.view(-1, plan.layout.global_batch_size)
-        return torch.where(repeats_in_rows(ids), plan.layout.num_samples, ids).flatten()
+        size, spare = plan.layout.global_batch_size, plan.layout.num_samples
+        rows = torch.nn.functional.pad(plan.ids, (0, -len(plan.ids) % size), value=spare).view(-1, size)
+        return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]
 
 
-def shuffled_pass(layout: BatchLayout, generator: torch.Generator) -> Tensor:
-    """Every sample once, in random order."""
-    order = torch.randperm(layout.num_samples, generator=generator)
-    return order[: layout.num_batches * layout.global_batch_size]
+def _plain_arguments(strategy: Strategy) -> dict[str, str]:
+    """The strategy's arguments as text, for a checkpoint."""
+    arguments = constructor_arguments(strategy).items()
+    return {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
 
 
 def _check_state(state: dict[str, Any], strategy: Strategy) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
-from resume_tools import Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
+from resume_tools import PlanCheck, Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from lightning_ubs import SelectionError, SelectionSampler
 
 STATE = ("uncertainty", "correlation", "weights", "probabilities")
 
@@ -49,15 +52,105 @@ class Sharded(Recorder):
         fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
 
+class ReadsTheLoader(L.Callback):
+    """Reads a train batch in mid-epoch and after validation, on the processes that ``ranks`` names."""
+
+    def __init__(self, ranks):
+        self.ranks, self.reads = ranks, 0
+
+    def read(self, trainer):
+        if trainer.global_rank in self.ranks and trainer.train_dataloader is not None:
+            next(iter(trainer.train_dataloader))
+            self.reads += 1
+
+    def on_train_batch_end(self, trainer, *_):
+        self.read(trainer)
+
+    def on_train_epoch_end(self, trainer, *_):
+        self.read(trainer)
+
+
+class SaveAtEpochEnd(L.Callback):
+    def __init__(self, epoch, path):
+        self.epoch, self.path = epoch, path
+
+    def on_train_epoch_end(self, trainer, *_):
+        if trainer.current_epoch == self.epoch:
+            trainer.save_checkpoint(self.path)
+
+
+class Fetches(Recorder):
+    """Fetches its batches itself."""
+
+    def training_step(self, dataloader_iter):
+        batch, *_ = next(dataloader_iter)
+        return super().training_step(batch, self.trainer.fit_loop.epoch_loop.batch_idx)
+
+
+class Nested(Recorder):
+    """Trains on one of several loaders."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch["b"], batch_idx)
+
+
+MODULES = {"sharded": Sharded, "fetches": Fetches, "nested": Nested, "plain": Recorder}
+
+
+def make_train(job: dict[str, Any], world: int) -> Any:
+    """The train loader that ``job`` names."""
+    data = make_data(job.get("samples", 52), torch.float64)
+    rank, kind, size = int(os.environ.get("RANK", "0")), job.get("loader", "plain"), job["batch_size"]
+    if kind == "shard":
+        n = len(data) // world
+        data = TensorDataset(*(part[rank * n : (rank + 1) * n] for part in data.tensors))
+    if kind == "hidden":
+        data = Hidden(data)
+    if kind == "stateful":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return StatefulDataLoader(data, batch_size=size, shuffle=True, num_workers=job.get("workers", 0))
+    if kind == "distributed":
+        return DataLoader(data, size, sampler=DistributedSampler(data, num_replicas=world, rank=rank))
+    if kind == "other_rank":
+        return DataLoader(data, size, sampler=DistributedSampler(data, num_replicas=world, rank=1 - rank))
+    if kind == "given":
+        return DataLoader(Hidden(data), size, sampler=SelectionSampler(data))
+    if kind == "sorted":
+        return make_loader(data, size, collate_fn=sorting_collate)
+    loader = make_loader(data, size, job.get("workers", 0))
+    return {"a": [make_loader(make_data(8), 4)], "b": loader} if kind == "nested" else loader
+
+
+class Hidden(Dataset):
+    """Shows neither labels nor features."""
+
+    def __init__(self, items):
+        self._items = items
+
+    def __len__(self):
+        return len(self._items)
+
+    def __getitem__(self, i):
+        return self._items[i]
+
+
+def sorting_collate(items):
+    return torch.utils.data.default_collate(sorted(items, key=lambda item: item[0][1].item()))
+
+
 def run(job: dict[str, Any], world: int) -> None:
     """Train as ``job`` says, and write what this process saw."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    module = (Sharded if job.get("sharded") else Recorder)().double()
-    selection = make_selection(job.get("name", "UBS"))
-    digest = StateDigest(selection)
-    cut = [Cut(*job["cut"], folder / "cut.ckpt")] if "cut" in job else []
     sharded = job.get("sharded", False)
+    module = MODULES["sharded" if sharded else job.get("module", "plain")]().double()
+    selection = make_selection(job.get("name", "UBS"), **job.get("selection", {}))
+    digest = StateDigest(selection)
+    callbacks = [] if job.get("without") else [selection, digest, PlanCheck(selection, job.get("key"))]
+    callbacks += [Cut(*job["cut"], folder / "cut.ckpt")] if "cut" in job else []
+    callbacks += [SaveAtEpochEnd(job["save_epoch"], folder / "end.ckpt")] if "save_epoch" in job else []
+    reader = ReadsTheLoader(job.get("readers", []))
     strategy = (
         ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, process_group_backend="gloo")
         if sharded
@@ -65,28 +158,32 @@ def run(job: dict[str, Any], world: int) -> None:
     )
     trainer = make_trainer(
         folder,
-        [selection, digest, *cut],
-        max_epochs=job.get("max_epochs", 5),
+        [*callbacks, reader],
         devices=world,
         strategy=strategy if world > 1 else "auto",
         use_distributed_sampler=job.get("distributed_sampler", True),
+        **{"max_epochs": 5} | job.get("trainer", {}),
     )
-    data = make_data(job.get("samples", 52), torch.float64)
-    loader = make_loader(data, job["batch_size"], job.get("workers", 0))
+    failed = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            trainer.fit(module, loader, ckpt_path=job.get("resume"))
+            trainer.fit(module, make_train(job, world), ckpt_path=job.get("resume"))
         except InterruptedError:
             return
+        except SelectionError as error:
+            failed = str(error)
     result = {
         "seen": module.seen,
         "epochs": digest.epochs,
         "weights": weights_of(module) if not sharded else torch.empty(0),
         "state": selection.state_dict(),
         "warnings": [str(warning.message) for warning in caught],
+        "failed": failed,
+        "reads": reader.reads,
+        "metrics": {name: value.item() for name, value in trainer.callback_metrics.items()},
     }
-    torch.save(result, folder / f"rank{trainer.global_rank}.pt")
+    torch.save(result, folder / f"rank{int(os.environ.get('RANK', '0'))}.pt")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ def probabilities(weights: Sequence[float], pressure: float, quantizer: str = "f
 def pressure(epoch: int, start: int, end: int, s0: float) -> float:
     """Eq. (11), s0 before ``start`` and 1 after ``end``."""
     now = min(max(epoch, start), end)
-    return s0 if end == start else s0 * math.exp(math.log(1 / s0) / (end - start)) ** (now - start)
+    if end == start:
+        return s0 if epoch <= start else 1.0
+    return s0 * math.exp(math.log(1 / s0) / (end - start)) ** (now - start)
 
 
 def spread(values: Sequence[float], ddof: int = 1) -> float:
@@ -106,6 +108,8 @@ def proportional(values: Sequence[float], smoothing: float | None = None) -> np.
     """Active Bias by sampling: P in proportion to the spread plus a constant."""
     constant = sum(values) / len(values) if smoothing is None else smoothing
     shifted = [value + constant for value in values]
+    if sum(shifted) == 0:
+        return np.full(len(values), 1 / len(values))
     return np.array([value / sum(shifted) for value in shifted])
 
 
@@ -161,3 +165,36 @@ def ordered_draws(probs: Sequence[float], size: int) -> dict[tuple[int, ...], fl
             left -= probs[i]
         result[ids] = chance
     return result
+
+
+def systematic_counts(probs: Sequence[float], draws: int) -> dict[tuple[int, ...], float]:
+    """Chance of each vector of counts, from equally spaced points with a uniform start over every order of samples."""
+    orders = list(itertools.permutations(range(len(probs))))
+    result: dict[tuple[int, ...], float] = {}
+    for order in orders:
+        ends = list(itertools.accumulate(probs[i] * draws for i in order))
+        # Counts change only where a point crosses an end: between these starts they are constant.
+        cuts = sorted({0.0, 1.0, *(round(end % 1, 12) for end in ends)})
+        for low, high in itertools.pairwise(cuts):
+            counts = [0] * len(probs)
+            for k in range(draws):
+                point = (low + high) / 2 + k
+                counts[order[next(j for j, end in enumerate(ends) if point < end)]] += 1
+            key = tuple(counts)
+            result[key] = result.get(key, 0.0) + (high - low) / len(orders)
+    return result
+
+
+def fewest_repeats(counts: Sequence[int], sizes: Sequence[int]) -> int:
+    """Draws less the largest number of different (sample, batch) pairs that fit: a maximum flow."""
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(["source", "sink"])
+    for i, count in enumerate(counts):
+        graph.add_edge("source", ("sample", i), capacity=int(count))
+        for k in range(len(sizes)):
+            graph.add_edge(("sample", i), ("batch", k), capacity=1)
+    for k, size in enumerate(sizes):
+        graph.add_edge(("batch", k), "sink", capacity=size)
+    return int(sum(counts)) - int(networkx.maximum_flow_value(graph, "source", "sink"))

@@ -91,11 +91,14 @@ def weights_of(module: L.LightningModule) -> Tensor:
 class PlanCheck(L.Callback):
     """Fails at once if a step did not see the samples that were planned for it."""
 
-    def __init__(self, selection: BatchSelection) -> None:
+    def __init__(self, selection: BatchSelection, key: str | None = None) -> None:
         self.selection = selection
+        self.key = key
         self.checked = 0
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        planned = self.selection.plan[batch_idx].tolist()
-        assert batch[0][:, 0].long().tolist() == planned, (trainer.current_epoch, batch_idx)
+        assert self.selection.plan.epoch == trainer.current_epoch
+        planned = self.selection.plan[trainer.fit_loop.epoch_loop.batch_idx].tolist()
+        features = (batch if self.key is None else batch[self.key])[0]
+        assert features[:, 0].long().tolist() == planned, (trainer.current_epoch, batch_idx)
         self.checked += 1

@@ -27,7 +27,7 @@ OPTIONAL = (
     "pandas",
     "arff",
     "rdata",
-    "pooch",
+    "requests",
     "jinja2",
     "rich",
 )
@@ -36,13 +36,31 @@ OPTIONAL = (
 ALLOWED = {
     "functional": {"torch", "numpy"},
     "state": {"torch", "lightning_ubs.errors", "lightning_ubs.functional"},
-    "strategies": {"torch", "lightning_ubs.errors", "lightning_ubs.functional", "lightning_ubs.state"},
+    "strategies": {
+        "torch",
+        "lightning_ubs._arguments",
+        "lightning_ubs._checks",
+        "lightning_ubs.errors",
+        "lightning_ubs.functional",
+        "lightning_ubs.state",
+    },
     "sampling.py": {"torch", "numpy"},
+    "planned_loader.py": {"torch", "lightning_ubs.sampling"},
+    "selector.py": {
+        "torch",
+        "lightning_ubs._arguments",
+        "lightning_ubs.errors",
+        "lightning_ubs.functional",
+        "lightning_ubs.sampling",
+        "lightning_ubs.strategies",
+    },
+    "_arguments.py": {"torch"},
+    "_checks.py": set(),
     "errors.py": set(),
 }
 
 # Modules beside the callback that serve the experiments.
-NOT_CORE = {"cli", "comparison", "metrics", "plots", "_extras"}
+NOT_CORE = {"cli", "comparison", "methods", "metrics", "plots", "_extras"}
 
 
 def sources(part: str = "") -> list[Path]:
@@ -80,8 +98,8 @@ def test_the_core_imports_nothing_below_it(part: str) -> None:
 
 def test_the_callback_and_what_it_uses_import_nothing_of_the_experiments() -> None:
     experiments = {f"lightning_ubs.{name}" for name in ("data", "models", "experiment", "report", "cli", "metrics")}
-    core = [path for path in PACKAGE.glob("*.py") if path.stem not in NOT_CORE]
-    assert {"callback", "selector", "predictions", "_lightning"} <= {path.stem for path in core}
+    core = [path for path in PACKAGE.glob("*.py") if path.stem not in NOT_CORE] + sources("observe")
+    assert {"callback", "selector", "observer", "_lightning"} <= {path.stem for path in core}
     wrong = {(name_of(p), module) for p in core for module in imports(p) if within(module, experiments | set(OPTIONAL))}
     assert not wrong
 
@@ -96,6 +114,17 @@ print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sy
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[] False False"
+
+
+def test_the_grid_its_engine_and_its_store_know_no_lightning() -> None:
+    parts = ("record", "store", "planned", "claims", "engine", "worker", "grid", "progress")
+    code = f"""
+import sys, importlib
+for part in {parts!r}: importlib.import_module("lightning_ubs.experiment." + part)
+print([m for m in ("torch", "lightning", "hydra", "joblib", "ray", "distributed") if m in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_importing_the_equations_imports_no_lightning() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,22 +14,41 @@ from lightning_ubs import UBS, ActiveBias, BatchSelection, HardImbalance, Recenc
 
 
 class Guarded(BatchSelection):
-    """Runs the hooks of every step where waiting raises."""
+    """Runs the hooks of every step where waiting raises; ids, which are verified in a few, are not."""
 
     steps = 0
 
-    def on_train_batch_start(self, *args: Any) -> None:
-        with forbid_host_wait():
-            super().on_train_batch_start(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"ids": False} | options)
+
+    def guard(self, batch_idx: int) -> Any:
+        return forbid_host_wait()
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.batch_idx = batch_idx
+        with self.guard(batch_idx):
+            super().on_train_batch_start(trainer, module, batch, batch_idx)
 
     def on_before_backward(self, *args: Any) -> None:
-        with forbid_host_wait():
+        with self.guard(self.batch_idx):
             super().on_before_backward(*args)
 
     def on_train_batch_end(self, *args: Any) -> None:
-        with forbid_host_wait():
+        with self.guard(self.batch_idx):
             super().on_train_batch_end(*args)
         self.steps += 1
+
+
+class GuardedButFirst(Guarded):
+    """The first batch of the first three epochs is verified, and waits."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"ids": None} | options)
+        self.firsts = 0
+
+    def guard(self, batch_idx: int) -> Any:
+        self.firsts += batch_idx == 0
+        return nullcontext() if batch_idx == 0 and self.firsts <= 3 * 3 else forbid_host_wait()
 
 
 class Elsewhere(BatchSelection):
@@ -76,6 +96,17 @@ def test_no_step_waits_not_even_the_first(module: Any, strategy: Any) -> None:
     guarded = Guarded(strategy(), warmup_epochs=1)
     fit(guarded, module(), max_epochs=3)
     assert guarded.steps == 18
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("strategy", [UBS, HardImbalance])
+def test_no_step_waits_but_those_that_verify_ids(module: Any, strategy: Any) -> None:
+    guarded = GuardedButFirst(strategy(), warmup_epochs=1)
+    fit(guarded, module(), max_epochs=5)
+    assert guarded.steps == 30
+    assert guarded.firsts == 15
+    with pytest.raises(HostWaitError):
+        fit(Guarded(strategy(), warmup_epochs=1, ids=None), module(), max_epochs=2)
 
 
 @pytest.mark.parametrize("replacement", ["none", "full"])

@@ -44,7 +44,7 @@ def assert_epochs_follow_the_reference(strategy: Any, module: Tiny, watch: Watch
     for epoch in range(1, EPOCHS):
         shown = watch.shown[epoch]
         expected = uncertainty_of(strategy, module, epoch)
-        raw = assert_shown(shown, expected, strategy.label_correlation is not None)
+        raw = assert_shown(shown, expected, strategy.correlation is not None)
         if epoch < WARMUP:
             assert shown["pressure"] == 1.0
             assert shown["probabilities"].tolist() == pytest.approx([1 / N] * N)

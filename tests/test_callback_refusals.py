@@ -110,7 +110,9 @@ def test_a_train_loader_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("strategy", [UBS, RecencyBias, lambda: ActiveBias(mode="quantized")])
 def test_endless_training_needs_an_end_epoch(strategy: Any) -> None:
-    refused("max_epochs=-1.*end_epoch", BatchSelection(strategy(), warmup_epochs=1), max_epochs=-1, max_steps=20)
+    refused(
+        "max_epochs=-1.*end_epoch", BatchSelection(strategy(), warmup_epochs=1), max_epochs=-1, max_time="00:01:00:00"
+    )
 
 
 def test_endless_training_with_an_end_epoch_decays_to_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from resume_tools import STRATEGIES, PlanCheck, Recorder, make_data, make_loader, make_selection, make_trainer
 
-from lightning_ubs import UBS, BatchSelection, RecencyBias, SelectionError
+from lightning_ubs import BatchSelection, RecencyBias, SelectionError
 
 
 def train(folder, selection, ckpt=None, samples=52, module=None, **options):
@@ -56,12 +56,6 @@ def test_another_number_of_samples_is_refused(tmp_path):
 def test_another_strategy_is_refused(tmp_path):
     other = BatchSelection(RecencyBias(), warmup_epochs=2, seed=3)
     with pytest.raises(SelectionError, match=r"strategy UBS, but this run uses RecencyBias"):
-        train(tmp_path, other, ckpt=saved(tmp_path))
-
-
-def test_another_window_is_refused(tmp_path):
-    other = BatchSelection(UBS(window=3), warmup_epochs=2, seed=3)
-    with pytest.raises(SelectionError, match=r"window"):
         train(tmp_path, other, ckpt=saved(tmp_path))
 
 

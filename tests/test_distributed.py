@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -83,12 +84,107 @@ def two(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def clock(tmp_path_factory):
+    """Two processes, and all that may happen to their loaders and loops."""
+    folder = tmp_path_factory.mktemp("clock")
+    small = {"batch_size": 4, "trainer": {"max_epochs": 4}}
+    end = {"selection": {"end_epoch": 5}}
+    steps = {"batch_size": 4, "trainer": {"max_epochs": -1, "max_steps": 42}} | end
+    jobs = {
+        "plain": small,
+        "rank0 reads": small | {"readers": [0]},
+        "all read": small | {"readers": [0, 1], "workers": 1},
+        "steps": steps,
+        "steps cut": steps | {"trainer": {"max_epochs": -1, "max_steps": 28}, "save_epoch": 3},
+        "steps resumed": steps | {"resume": str(folder / "steps cut" / "end.ckpt")},
+        "stateful": small | {"loader": "stateful"},
+        "stateful cut": small | {"loader": "stateful", "cut": [2, 3]},
+        "stateful resumed": small | {"loader": "stateful", "resume": str(folder / "stateful cut" / "cut.ckpt")},
+        "distributed": small | {"loader": "distributed", "distributed_sampler": False},
+        "nested": small | {"loader": "nested", "module": "nested", "key": "b", "selection": {"loader": "b"}},
+        "fetches": small | {"module": "fetches"},
+        "full": small | {"name": "Random", "samples": 50, "selection": {"replacement": "full"}},
+        "one batch": {"batch_size": 26, "trainer": {"max_epochs": 4}},
+        "limited": small | {"trainer": {"max_epochs": 3, "limit_train_batches": 2}},
+        "without": small | {"without": True, "save_epoch": 1, "trainer": {"max_epochs": 2}},
+        "joins": {
+            "batch_size": 4,
+            "trainer": {"max_epochs": 6},
+            "resume": str(folder / "without" / "end.ckpt"),
+        },
+        "given": small | {"loader": "given", "distributed_sampler": False},
+        "shard": small | {"loader": "shard", "distributed_sampler": False},
+        "hidden": small | {"loader": "hidden", "distributed_sampler": False},
+        "other rank": small | {"loader": "other_rank", "distributed_sampler": False},
+    }
+    return launch(folder, 2, jobs)
+
+
+@pytest.mark.parametrize("case", ["rank0 reads", "all read", "stateful", "distributed", "nested", "fetches", "given"])
+def test_two_processes_train_as_ever(clock, case):
+    plain, other = read(clock / "plain"), read(clock / case)
+    assert_ranks_hold_the_same(other)
+    assert global_batches(other) == global_batches(plain)
+    assert torch.equal(other[0]["weights"], plain[0]["weights"])
+    assert [rank["reads"] > 0 for rank in other] == {
+        "rank0 reads": [True, False],
+        "all read": [True, True],
+    }.get(case, [False, False])
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole", "done"), [("steps resumed", "steps", 28), ("stateful resumed", "stateful", 18)]
+)
+def test_two_processes_resume_with_the_same_ids(clock, cut, whole, done):
+    resumed, before = read(clock / cut), read(clock / whole)
+    assert_ranks_hold_the_same(resumed)
+    flat = [ids for _, ids in sorted(global_batches(before).items())]
+    assert [ids for _, ids in sorted(global_batches(resumed).items())] == flat[done:]
+    assert torch.equal(resumed[0]["weights"], before[0]["weights"])
+
+
+def test_two_processes_join_a_checkpoint_written_without_selection(clock):
+    joined = read(clock / "joins")
+    assert_ranks_hold_the_same(joined)
+    assert min(joined[0]["seen"]) == (2, 0)
+    assert joined[0]["state"]["joined_epoch"] == 2
+    for epoch in (2, 3):
+        trained = [i for key, ids in global_batches(joined).items() if key[0] == epoch for i in ids]
+        assert sorted(trained) == list(range(52)), "its warm-up is counted from here"
+
+
+@pytest.mark.parametrize("case", ["full", "one batch", "limited"])
+def test_two_processes_hold_the_same_in_unusual_epochs(clock, case):
+    ranks = read(clock / case)
+    assert_ranks_hold_the_same(ranks)
+    last = max(key[0] for key in ranks[0]["seen"])
+    trained = {i for key, ids in global_batches(ranks).items() if key[0] == last for i in ids}
+    samples = 50 if case == "full" else 52
+    assert ranks[0]["metrics"]["selection/distinct_share"] == pytest.approx(len(trained) / samples)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("shard", r"datasets of the 2 processes differ .*\[26, 26\].*give every process the whole dataset"),
+        ("hidden", r"shard of its own.*SelectionSampler\(dataset\)"),
+        ("other rank", r"DistributedSampler is for rank . of 2"),
+    ],
+)
+def test_processes_whose_ids_would_differ_are_refused_before_anything_is_trained(clock, case, words):
+    for rank in read(clock / case):
+        assert rank["failed"] is not None
+        assert re.search(words, rank["failed"])
+        assert not rank["seen"]
+
+
+@pytest.fixture(scope="module")
 def three(tmp_path_factory):
     jobs = {
         f"{sampler}-{workers}": {
             "samples": 50,
             "batch_size": 4,
-            "max_epochs": 4,
+            "trainer": {"max_epochs": 4},
             "distributed_sampler": sampler,
             "workers": workers,
         }
@@ -111,7 +207,7 @@ def test_two_processes_select_what_one_with_the_double_batch_would(two, tmp_path
 
 @pytest.mark.parametrize(("distributed_sampler", "workers"), UNEVEN)
 def test_three_processes_share_an_uneven_last_batch_without_a_hang(three, tmp_path, distributed_sampler, workers):
-    one = alone(tmp_path, samples=50, batch_size=12, max_epochs=4)["seen"]
+    one = alone(tmp_path, samples=50, batch_size=12, trainer={"max_epochs": 4})["seen"]
     ranks = read(three / f"{distributed_sampler}-{workers}")
     assert_ranks_hold_the_same(ranks)
     together = global_batches(ranks)

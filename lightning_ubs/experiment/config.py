@@ -6,9 +6,11 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from lightning_ubs._files import sha256
 
 CONFIG_MODULE = "lightning_ubs.configs"
 GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
@@ -17,7 +19,7 @@ OWN_SELECTION = "lightning_ubs.experiment.selection.batch_selection"
 
 # What changes neither a number nor a name: where a run happens and what is kept of it.
 _ASIDE: Mapping[str, tuple[str, ...]] = {
-    "data": ("data_dir", "num_workers"),
+    "data": ("data_dir", "num_workers", "max_bytes"),
     "selection": ("label", "save_state", "device"),
     "trainer": (
         "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -95,8 +97,8 @@ def run_key(config: Mapping[str, Any]) -> str:
         for group in ("data", "model", "selection", "trainer")
     }
     path = config["data"].get("path")
-    if path is not None and Path(path).is_file():
-        parts["data"]["path"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if path is not None and os.path.isfile(path):
+        parts["data"]["path"] = sha256(path)
     parts |= {name: config[name] for name in ("callbacks", "monitor", "mode") if config.get(name)}
     code = {group: _code(config[group]) for group in ("data", "model", "selection") if target_of(config[group])}
     return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_ubs.data import DataError, catalog
+from lightning_ubs.data import DataError, MultiLabelDataModule, catalog
 from lightning_ubs.experiment.config import (
     ConfigError,
     assign,
@@ -24,8 +24,9 @@ from lightning_ubs.experiment.config import (
     unknown_key,
 )
 from lightning_ubs.experiment.configured import ConfiguredRun, Names, configured_run
-from lightning_ubs.experiment.instantiate import build_callbacks, build_data, build_selection, locate
-from lightning_ubs.experiment.selection import parameters
+from lightning_ubs.experiment.instantiate import FILLED_IN, build_callbacks, build_data, build_selection, locate
+from lightning_ubs.experiment.selection import NAMES, parameters, plain_defaults
+from lightning_ubs.strategies import Strategy
 
 _SYMBOLS = {"lambda1": "λ1", "window": "T", "warmup_epochs": "γ", "bins": "τ"}
 _GROUPS = ("data", "model", "selection")
@@ -66,6 +67,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
             names = _names(final, {"data": data, "model": model, "selection": selection}, values, swept)
             done = configured_run(final, names, fold if own else None)
             runs.setdefault(done.key, done)
+    _check_files(runs.values())
     return list(runs.values())
 
 
@@ -117,18 +119,24 @@ def _group(group: str, choice: Any) -> Any:
                 f"{group}={choice}: there is no such {group}; {suggestion(str(choice), known)}choose from "
                 f"{', '.join(known)}, or give the dotted path of a class."
             ) from None
-    return _with_defaults(found) if group == "selection" and target_of(found) else found
+    return found if target_of(found) is None else {**_defaults(group, str(found["_target_"])), **found}
 
 
-def _with_defaults(config: Any) -> Any:
-    """A user's selection with the settings that all selections share, so that one key sets them for all."""
-    shared = compose_train(["selection=random"])["selection"]
-    for name in ("_target_", "name", "strategy", "label", "variant"):
-        shared.pop(name, None)
-    kind = locate(str(config["_target_"]))
+def _defaults(group: str, target: str) -> dict[str, Any]:
+    """Keys of a user's own class that its configuration leaves out: its plain defaults, so that they can be set.
+
+    A strategy has the settings that all selections share as well, so that one key sets them for all.
+    """
+    kind = locate(target)
+    shared = compose_train(["selection=random"])["selection"] if group == "selection" else {}
+    whole = not (isinstance(kind, type) and issubclass(kind, Strategy))
     takes = parameters(kind)
-    whole = not isinstance(kind, type) or "warmup_epochs" in takes
-    return {**{name: value for name, value in shared.items() if not whole or name in takes}, **config}
+    found = {
+        name: value
+        for name, value in shared.items()
+        if name not in (*NAMES, "strategy") and (name in takes or not whole)
+    }
+    return plain_defaults(kind, leave_out=(*NAMES, *FILLED_IN)) | found
 
 
 def _dataset(name: str) -> Any:
@@ -158,6 +166,19 @@ def _check_values(config: Mapping[str, Any], checked: set[str]) -> None:
             checked.add(seen)
             with contextlib.suppress(DataError):  # of a dataset that does not exist
                 build(config[group], seed=config["seed"])
+
+
+def _check_files(runs: Iterable[ConfiguredRun]) -> None:
+    """Read the user's own files once, so that a bad one fails before the first run."""
+    seen = set[str]()
+    for run in runs:
+        config = run.config["data"]
+        source = str([config.get(key) for key in ("path", "labels", "max_bytes")])
+        if source not in seen and config.get("path") is not None and target_of(config) is None:
+            seen.add(source)
+            data = build_data(config)
+            if isinstance(data, MultiLabelDataModule):
+                data.check_file()
 
 
 def _has(config: Mapping[str, Any], key: str) -> bool:

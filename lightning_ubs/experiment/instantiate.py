@@ -20,10 +20,12 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, target_of
 from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, settings_of, split_settings
+from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
 from lightning_ubs.models import build_model, original_lr
 from lightning_ubs.strategies import Strategy
 
+FILLED_IN = ("num_features", "num_labels", "fold", "seed")
+"""Arguments that a user's own class gets where it takes them."""
 LOGGERS = ("csv", "tensorboard", "none")
 
 
@@ -69,7 +71,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
     if target is None:
         with _naming("selection", config):
             return batch_selection(**{key: value for key, value in config.items() if key != "_target_"})
-    settings, kind = settings_of(config), locate(target)
+    settings, kind = {key: value for key, value in config.items() if key not in NAMES}, locate(target)
     shared: dict[str, Any] = {}
     if isinstance(kind, type) and issubclass(kind, Strategy):
         settings, shared = split_settings(kind, settings)
@@ -78,8 +80,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
         with _naming("selection", config):
             return BatchSelection(found, **{"seed": seed} | shared)
     if isinstance(found, BatchSelection):
-        found.seed = seed
-        return found
+        return reseeded(found, seed)
     raise ConfigError(f"selection: {target} gave {type(found).__name__}; let it give a Strategy or a BatchSelection.")
 
 
@@ -88,10 +89,9 @@ def build_data(config: Mapping[str, Any], fold: int = 0, seed: int = 0) -> Light
     target = target_of(config)
     if target is not None:
         return as_datamodule(instantiate("data", config, fold=fold, seed=seed), f"data: {target}")
-    if config.get("path") is None and config.get("name") is None:
-        raise ConfigError("data.path has no value; give the file: data.path=FILE.")
+    _check_source(config)
     options = {key: value for key, value in config.items() if key not in ("name", "path")}
-    source = {"path": config["path"]} if config.get("path") is not None else {"name": config["name"]}
+    source = {key: config[key] for key in ("name", "path") if config.get(key) is not None}
     with _naming("data", config):
         return MultiLabelDataModule(**source, **options)
 
@@ -164,7 +164,13 @@ def data_name(config: Mapping[str, Any]) -> str:
     target = target_of(config)
     if target is not None:
         return target.rpartition(".")[2]
+    _check_source(config)
     return str(config["name"]) if config.get("name") else Path(config["path"]).name.split(".")[0]
+
+
+def _check_source(config: Mapping[str, Any]) -> None:
+    if config.get("path") is None and config.get("name") is None:
+        raise ConfigError("data.path has no value; give the file: data.path=FILE.")
 
 
 def set_up(data: LightningDataModule) -> None:

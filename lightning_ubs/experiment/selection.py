@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError, suggestion, unknown_key
 from lightning_ubs.methods import METHODS, find_method
@@ -37,6 +39,17 @@ def batch_selection(
     return BatchSelection(kind(**own), **shared)
 
 
+def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
+    """A new callback like ``selection`` with another seed; the given one is left as it is."""
+    arguments = constructor_arguments(selection)
+    if "seed" not in arguments:
+        raise ConfigError(
+            f"{type(selection).__name__} does not take the seed that pairs its runs with those of others; let its "
+            "constructor take seed and keep it."
+        )
+    return type(selection)(**copy.deepcopy(arguments | {"seed": seed}))
+
+
 def split_settings(strategy: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of a strategy and those of the callback; a key that is neither is an error."""
     own, shared = parameters(strategy), [name for name in parameters(BatchSelection) if name != "strategy"]
@@ -55,6 +68,20 @@ def parameters(function: Any) -> list[str]:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return []
+
+
+def plain_defaults(function: Any, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Arguments of a function or class whose defaults a configuration can state.
+
+    >>> plain_defaults(lambda a, b=1, c=list: None)
+    {'b': 1}
+    """
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    plain = (int, float, str, bool, type(None))
+    return {one.name: one.default for one in found if isinstance(one.default, plain) and one.name not in leave_out}
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lightning_ubs._files import atomic_write
 from lightning_ubs.experiment.record import RecordError, RunRecord, check_key
 
 try:
@@ -40,6 +40,7 @@ class ResultsStore:
     Args:
         folder: made at the first write; reading a folder that does not exist gives no records.
 
+    >>> import tempfile
     >>> record = RunRecord(key="0" * 16, status="ok", data="yeast", model="mlp", selection="ubs", fold=0, seed=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = ResultsStore(folder)
@@ -127,17 +128,8 @@ class ResultsStore:
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
             raise ValueError(f"trace array {objects[0]!r} has dtype object; pass numbers or strings.")
-        with self._writing(path.parent):
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{key}-", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    np.savez_compressed(file, **plain)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+        with self._writing(path.parent), atomic_write(path) as file:
+            np.savez_compressed(file, **plain)
         return path
 
     def read_trace(self, key: str) -> dict[str, np.ndarray[Any, Any]]:

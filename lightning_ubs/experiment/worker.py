@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from lightning_ubs._files import write_problem
 from lightning_ubs.experiment.claims import Claim, Claims
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.planned import PlannedRun
@@ -93,7 +95,7 @@ def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
             record: RunRecord = run.execute(claim.folder, store, keep=False)
         except Exception as error:
             logging.getLogger(__name__).exception("run failed: %s", run.title)
-            text = " ".join(str(error).split()) or type(error).__name__
+            text = _disk_problem(error, store.folder) or " ".join(str(error).split()) or type(error).__name__
             known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
             record = run.failed(text if known else f"{type(error).__name__}: {text}")
             stop = error if isinstance(error, ConfigError) else None
@@ -102,6 +104,15 @@ def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
     store.append(record)
     if stop is not None:
         raise ConfigError(record.error)
+
+
+def _disk_problem(error: BaseException, folder: Path) -> str | None:
+    """What a write that the disk refused means; a file that cannot be read is another matter."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+    return write_problem(error, folder) if full else None
 
 
 @contextlib.contextmanager

@@ -1,15 +1,20 @@
 """The paper's equations as pure functions of tensors, on any device, without waiting for it."""
 
-from lightning_ubs.functional.baselines import (
-    hardness_probabilities,
-    imbalance_weights,
-    prediction_spread,
-    proportional_probabilities,
-    recency_entropy,
-)
+from lightning_ubs.functional.active import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.correlation import correlation_of_chunks, uncertainty_correlation
-from lightning_ubs.functional.plan import check_replacement, draw_plan, repeats_in_rows, weighted_order
+from lightning_ubs.functional.distinct import repeats_in_rows
+from lightning_ubs.functional.drawing import (
+    check_replacement,
+    draw_epoch,
+    draw_plan,
+    fill_last_batch,
+    shuffled_pass,
+    weighted_order,
+)
+from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
+from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
+    importance_weights,
     min_max_scale,
     raw_weights,
     sample_weights,
@@ -23,9 +28,12 @@ __all__ = [
     "binary_entropy",
     "check_replacement",
     "correlation_of_chunks",
+    "draw_epoch",
     "draw_plan",
+    "fill_last_batch",
     "hardness_probabilities",
     "imbalance_weights",
+    "importance_weights",
     "label_uncertainty",
     "min_max_scale",
     "prediction_spread",
@@ -36,6 +44,7 @@ __all__ = [
     "sample_weights",
     "selection_pressure",
     "selection_probabilities",
+    "shuffled_pass",
     "stratified_order",
     "uncertainty_correlation",
     "weighted_order",

@@ -88,3 +88,18 @@ def selection_probabilities(weights: Tensor, pressure: float, quantizer: Quantiz
     steps = (1 - weights.double()) * n
     index = (steps + 1e-9).floor() if quantizer == "floor" else (steps - 1e-9).ceil()
     return torch.softmax(index * (-math.log(pressure) / n), dim=0)
+
+
+def importance_weights(probabilities: Tensor) -> Tensor:
+    r"""What a sample drawn with P must count for the mean gradient to be that of plain shuffling: :math:`1/(nP_i)`.
+
+    Args:
+        probabilities: P, (n,), summing to 1.
+
+    Returns:
+        (n,) float64; infinite where a sample is never drawn.
+
+    >>> importance_weights(torch.tensor([0.5, 0.25, 0.125, 0.125]))
+    tensor([0.5000, 1.0000, 2.0000, 2.0000], dtype=torch.float64)
+    """
+    return 1 / (probabilities.numel() * probabilities.double())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs.errors import SelectionError
 from lightning_ubs.state.rows import host_copy, spare_row_zeros
 
 
@@ -66,11 +65,16 @@ class PredictionHistory:
         return {"history": host_copy(self.values), "visits": host_copy(self.visits)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copy what :meth:`state_dict` gave; sizes must agree."""
-        if (window := state["history"].shape[1]) != self.window:
-            raise SelectionError(
-                f"the checkpoint remembers {window} predictions per sample, but this run has window={self.window}; "
-                f"resume with window={window}, or train anew."
-            )
-        self.values[:-1] = state["history"].to(self.values)
-        self.visits[:-1] = state["visits"].to(self.visits)
+        """Copy what :meth:`state_dict` gave, also from another window: the latest predictions that fit are kept."""
+        history, visits = state["history"].to(self.values.device), state["visits"].to(self.visits)
+        window = history.shape[1]
+        if window != self.window:
+            kept, rows = min(window, self.window), torch.arange(len(visits), device=visits.device).unsqueeze(1)
+            slots = torch.arange(kept, device=visits.device)
+            latest = history[rows, (visits.unsqueeze(1) - kept + slots) % window]
+            # As if only these had been seen: the count goes on from the number that is kept.
+            visits = visits.clamp(max=kept)
+            history = latest.new_zeros(len(visits), self.window, self.num_labels)
+            history[rows, (slots + visits.unsqueeze(1)) % kept] = latest
+        self.values[:-1] = history.to(self.values)
+        self.visits[:-1] = visits

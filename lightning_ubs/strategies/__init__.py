@@ -2,7 +2,7 @@
 
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
-from lightning_ubs.strategies.base import Strategy
+from lightning_ubs.strategies.base import Measurement, Strategy
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
@@ -14,6 +14,7 @@ __all__ = [
     "ActiveBias",
     "Balance",
     "HardImbalance",
+    "Measurement",
     "Random",
     "RecencyBias",
     "Strategy",

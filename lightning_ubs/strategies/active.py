@@ -6,12 +6,14 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import prediction_spread, proportional_probabilities
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import RunningMoments
-from lightning_ubs.strategies.base import check_range
 from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
 
 
@@ -48,9 +50,8 @@ class ActiveBias(UncertaintyStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
     ) -> None:
-        super().__init__(s0, correlation, bins, log_base, quantizer)
-        if mode not in ("proportional", "quantized"):
-            raise ValueError(f"mode={mode!r} is unknown; use 'proportional' or 'quantized'.")
+        super().__init__(s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer)
+        check_choice("mode", mode, ("proportional", "quantized"))
         if smoothing is not None:
             check_range("smoothing", smoothing, 0)
         check_range("ddof", ddof, 0, 1, whole=True)
@@ -76,12 +77,26 @@ class ActiveBias(UncertaintyStrategy):
         """Spread of all predictions so far."""
         return prediction_spread(*self.memory.rows(first, last))
 
-    def pressure(self, epoch: int, start: int, end: int) -> float:
+    def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """s_t for ``"quantized"``, else none."""
-        return super().pressure(epoch, start, end) if self.mode == "quantized" else 1.0
+        return super().pressure_at(epoch, start, end) if self.mode == "quantized" else 1.0
 
     def probabilities(self, pressure: float) -> Tensor:
         """P from the summed spread."""
         if self.mode == "quantized" or self._raw is None:
             return super().probabilities(pressure)
         return proportional_probabilities(self._raw, self.smoothing)
+
+    def draw(
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
+    ) -> Tensor:
+        """As every strategy; without smoothing, too few samples may have a chance to be drawn."""
+        try:
+            return super().draw(probabilities, batch_size, num_draws, generator, replacement)
+        except ValueError as error:
+            if self.smoothing is None or self.smoothing > 0:
+                raise
+            raise SelectionError(
+                f"with smoothing=0 only {int((probabilities > 0).sum())} samples whose predictions varied can be "
+                "drawn, too few for a batch; pass ActiveBias(smoothing=None) or a positive smoothing."
+            ) from error

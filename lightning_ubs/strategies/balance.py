@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs.functional import stratified_order
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.base import Strategy
 
 
@@ -30,7 +30,13 @@ class Balance(Strategy):
     def __init__(self) -> None:
         self._labels = torch.empty(0)
 
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
         """Keep the label matrix."""
         super().reset(num_samples)
         if labels is None:
@@ -42,7 +48,7 @@ class Balance(Strategy):
         return self.uniform()
 
     def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
         """The stratified batches, one after the other."""
-        return stratified_order(self._labels, batch_size, generator)[: num_batches * batch_size]
+        return stratified_order(self._labels, batch_size, generator)[:num_draws]

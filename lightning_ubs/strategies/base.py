@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs.functional import draw_plan, weighted_order
-from lightning_ubs.functional.plan import Replacement
+from lightning_ubs._arguments import call_repr
+from lightning_ubs.functional import draw_epoch
+from lightning_ubs.functional.drawing import Replacement
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a strategy found at the start of an epoch; None where it has no such thing.
+
+    Attributes:
+        uncertainty: U, (n, q) float32; None as well where it is too large to keep.
+        correlation: C, (q, q) float64.
+        weights: w, (n,) in [0, 1].
+        mean_uncertainty: mean of U over all samples and labels, a scalar tensor.
+    """
+
+    uncertainty: Tensor | None = None
+    correlation: Tensor | None = None
+    weights: Tensor | None = None
+    mean_uncertainty: Tensor | None = None
 
 
 class Strategy(ABC):
@@ -22,11 +40,8 @@ class Strategy(ABC):
 
     Attributes:
         num_samples: n, known from :meth:`reset` on.
-        history_dtype: how predictions should be kept, from the callback's argument.
-        uncertainty: U (n, q) of this epoch, if the strategy has one.
-        correlation: C (q, q) of this epoch, if the strategy has one.
-        weights: w (n,) of this epoch, if the strategy has one.
-        mean_uncertainty: mean of U over all samples and labels, if the strategy has one.
+        history_dtype: how predictions should be kept, known from :meth:`reset` on.
+        measured: the latest :class:`Measurement`.
     """
 
     #: Epochs before the first selected one are shuffled passes; False selects from the first epoch on.
@@ -39,13 +54,17 @@ class Strategy(ABC):
     needs_features: ClassVar[bool] = False
     #: Whether :meth:`update` does anything; False spares looking for predictions.
     needs_predictions: ClassVar[bool] = True
+    #: Whether epochs are successive parts of shuffled passes, whatever P is.
+    only_shuffles: ClassVar[bool] = False
+    #: Whether the last batch of a selected epoch is filled, whatever the callback says.
+    fill_last: bool = False
 
     num_samples: int = 0
     history_dtype: torch.dtype = torch.float32
-    uncertainty: Tensor | None = None
-    correlation: Tensor | None = None
-    weights: Tensor | None = None
-    mean_uncertainty: Tensor | None = None
+    measured: Measurement = Measurement()
+
+    def __repr__(self) -> str:
+        return call_repr(self)
 
     @property
     def num_labels(self) -> int | None:
@@ -57,10 +76,21 @@ class Strategy(ABC):
         """Whether the pressure depends on the last epoch."""
         return False
 
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
-        """Forget everything and prepare for ``num_samples`` samples."""
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Forget everything and prepare for ``num_samples`` samples.
+
+        ``history_dtype`` is passed only where the user asked for another than float32, so a strategy that keeps no
+        predictions need not accept it.
+        """
         self.num_samples = num_samples
-        self.uncertainty = self.correlation = self.weights = self.mean_uncertainty = None
+        self.history_dtype = history_dtype
+        self.measured = Measurement()
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Learn what the model predicted; runs after every step and must not wait for the device.
@@ -73,32 +103,34 @@ class Strategy(ABC):
         """
         return
 
-    def measure(self) -> None:
-        """Refresh ``uncertainty``, ``correlation`` and ``weights`` from what is known now."""
-        return
+    def measure(self) -> Measurement:
+        """Measure anew from what is known now, keep the result in ``measured`` and return it."""
+        return self.measured
 
-    def pressure(self, epoch: int, start: int, end: int) -> float:
+    def current_uncertainty(self) -> Tensor | None:
+        """U, (n, q) float32, from the predictions known now, if the strategy has one."""
+        return None
+
+    def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """Selection pressure s_t of an epoch; 1 means none."""
         return 1.0
 
     @abstractmethod
     def probabilities(self, pressure: float) -> Tensor:
-        """Selection probabilities P, (n,) float64, positive, summing to 1."""
+        """Selection probabilities P, (n,) float64, non-negative, summing to 1."""
 
     def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
+        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
     ) -> Tensor:
-        """The ids of a selected epoch, one batch after the other, as a flat tensor."""
-        if replacement == "none":
-            return weighted_order(probabilities, generator)[: num_batches * batch_size]
-        return draw_plan(probabilities, batch_size, num_batches, generator, replacement).flatten()
+        """The ids of a selected epoch of ``num_draws`` samples, one batch after the other, as a flat tensor."""
+        return draw_epoch(probabilities, batch_size, num_draws, generator, replacement)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors on the CPU and plain scalars, enough to go on exactly."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what :meth:`state_dict` gave; runs after :meth:`reset`."""
+        """Restore what :meth:`state_dict` gave; runs after :meth:`reset`."""
         return
 
     def compact_state_dict(self) -> dict[str, Any]:
@@ -112,11 +144,3 @@ class Strategy(ABC):
     def uniform(self) -> Tensor:
         """The same probability for every sample."""
         return torch.full((self.num_samples,), 1 / max(1, self.num_samples), dtype=torch.float64)
-
-
-def check_range(name: str, value: float, low: float, high: float | None = None, whole: bool = False) -> None:
-    """Refuse a ``value`` that is not finite, outside [low, high], or (if ``whole``) not a whole number."""
-    if not (math.isfinite(value) and value >= low and (high is None or value <= high)) or (whole and value % 1):
-        kind = "a whole number" if whole else "a number"
-        allowed = f"of at least {low:g}" if high is None else f"in [{low:g}, {high:g}]"
-        raise ValueError(f"{name}={value!r} is out of range; it must be {kind} {allowed}.")

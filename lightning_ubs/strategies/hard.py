@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lightning_ubs._checks import check_range
 from lightning_ubs.functional import hardness_probabilities, imbalance_weights
 from lightning_ubs.state import host_copy, spare_row_zeros
-from lightning_ubs.strategies.base import Strategy, check_range
+from lightning_ubs.strategies.base import Measurement, Strategy
 
 
 class HardImbalance(Strategy):
@@ -35,12 +36,18 @@ class HardImbalance(Strategy):
     def __init__(self, pressure: float = 8.0, neighbours: int = 5) -> None:
         check_range("pressure", pressure, 1)
         check_range("neighbours", neighbours, 1, whole=True)
-        self.selection_pressure = float(pressure)
+        self.pressure = float(pressure)
         self.neighbours = int(neighbours)
         self._importance = torch.empty(0)
         self._loss = torch.empty(0)
 
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
         """Weigh the samples by their neighbourhood, and forget all losses."""
         super().reset(num_samples)
         if labels is None or features is None:
@@ -57,27 +64,30 @@ class HardImbalance(Strategy):
         loss = torch.nn.functional.binary_cross_entropy(probs, targets.to(probs.dtype), reduction="none")
         self._loss[ids] = loss.mean(1)
 
-    def measure(self) -> None:
+    def measure(self) -> Measurement:
         """Hardness, scaled so that the hardest sample has 1."""
         self._importance = self._importance.to(self._loss.device)
         hardness = (self._importance * self._loss[:-1]).double()
         largest = hardness.max()
-        self.weights = hardness / torch.where(largest > 0, largest, 1.0)
+        self.measured = Measurement(weights=hardness / torch.where(largest > 0, largest, 1.0))
+        return self.measured
 
-    def pressure(self, epoch: int, start: int, end: int) -> float:
+    def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """The constant s_e."""
-        return self.selection_pressure
+        return self.pressure
 
     def probabilities(self, pressure: float) -> Tensor:
         """P from the hardness."""
-        return self.uniform() if self.weights is None else hardness_probabilities(self.weights, pressure)
+        weights = self.measured.weights
+        return self.uniform() if weights is None else hardness_probabilities(weights, pressure)
 
     def state_dict(self) -> dict[str, Any]:
         """The latest losses."""
         state = {"loss": host_copy(self._loss)}
-        return state if self.weights is None else state | {"weights": self.weights.to("cpu", copy=True)}
+        weights = self.measured.weights
+        return state if weights is None else state | {"weights": weights.to("cpu", copy=True)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the latest losses."""
+        """Restore the latest losses."""
         self._loss[:-1] = state["loss"].to(self._loss)
-        self.weights = state.get("weights")
+        self.measured = Measurement(weights=state.get("weights"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from lightning_ubs.functional.plan import Replacement
 from lightning_ubs.strategies.base import Strategy
 
 
@@ -15,20 +13,22 @@ class Random(Strategy):
     """Shuffles all samples every epoch, as a plain DataLoader does.
 
     **What it does.** Nothing else. With the same seed its warm-up order is that of every other strategy, so that runs
-    can be compared in pairs.
+    can be compared in pairs. With ``epoch_size`` below 1, epochs walk on through shuffled passes.
 
     **What it costs.** Nothing.
+
+    Args:
+        fill_last: fill a short last batch with other samples. This is the control for a selection that draws full
+            batches: on small sets the additional samples alone look like a gain.
     """
 
     warms_up: ClassVar[bool] = False
     needs_predictions: ClassVar[bool] = False
+    only_shuffles: ClassVar[bool] = True
+
+    def __init__(self, fill_last: bool = False) -> None:
+        self.fill_last = bool(fill_last)
 
     def probabilities(self, pressure: float) -> Tensor:
         """Every sample once."""
         return self.uniform()
-
-    def draw(
-        self, probabilities: Tensor, batch_size: int, num_batches: int, generator: Generator, replacement: Replacement
-    ) -> Tensor:
-        """A random order of all samples; the last batch may be short."""
-        return torch.randperm(self.num_samples, generator=generator)[: num_batches * batch_size]

@@ -40,7 +40,9 @@ class RecencyBias(WindowStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
     ) -> None:
-        super().__init__(window, s0, correlation, bins, log_base, quantizer)
+        super().__init__(
+            window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
+        )
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """Entropy of the thresholded predictions."""

@@ -6,9 +6,9 @@ import math
 
 from torch import Tensor
 
+from lightning_ubs._checks import check_range
 from lightning_ubs.functional import label_uncertainty
 from lightning_ubs.functional.selection import Quantizer
-from lightning_ubs.strategies.base import check_range
 from lightning_ubs.strategies.uncertainty import Correlation
 from lightning_ubs.strategies.window import WindowStrategy
 
@@ -51,7 +51,9 @@ class UBS(WindowStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
     ) -> None:
-        super().__init__(window, s0, correlation, bins, log_base, quantizer)
+        super().__init__(
+            window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
+        )
         check_range("lambda1", lambda1, 0, 1)
         self.lambda1 = float(lambda1)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lightning_ubs._checks import check_choice, check_range
 from lightning_ubs.functional import (
     correlation_of_chunks,
     min_max_scale,
@@ -20,7 +21,7 @@ from lightning_ubs.functional import (
 from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import PredictionHistory, RunningMoments
-from lightning_ubs.strategies.base import Strategy, check_range
+from lightning_ubs.strategies.base import Measurement, Strategy
 
 Correlation = Literal["mutual_information"]
 
@@ -44,6 +45,7 @@ class UncertaintyStrategy(Strategy):
 
     def __init__(
         self,
+        *,
         s0: float = 100.0,
         correlation: Correlation | None = None,
         bins: int = 5,
@@ -54,17 +56,14 @@ class UncertaintyStrategy(Strategy):
         check_range("bins", bins, 2, whole=True)
         if not (math.isfinite(log_base) and log_base > 1):
             raise ValueError(f"log_base={log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
-        if correlation not in (None, "mutual_information"):
-            raise ValueError(f"correlation={correlation!r} is unknown; use 'mutual_information' or None.")
-        if quantizer not in ("floor", "ceil"):
-            raise ValueError(f"quantizer={quantizer!r} is unknown; use 'floor' or 'ceil'.")
+        check_choice("correlation", correlation, ("mutual_information", None))
+        check_choice("quantizer", quantizer, ("floor", "ceil"))
         self.s0 = float(s0)
-        self.label_correlation = correlation
+        self.correlation = correlation
         self.bins = int(bins)
         self.log_base = float(log_base)
         self.quantizer: Quantizer = quantizer
-        self._state: PredictionHistory | RunningMoments | None = None
-        self._snapshot: Tensor | None = None
+        self._memory: PredictionHistory | RunningMoments | None = None
         self._raw: Tensor | None = None
         self._prior: Tensor | None = None
 
@@ -81,67 +80,65 @@ class UncertaintyStrategy(Strategy):
         """The pressure falls from s0 to 1."""
         return True
 
-    @property
-    def uncertainty(self) -> Tensor | None:
-        """U at the start of this epoch; None before the first predictions were measured.
-
-        It is computed from the predictions known now where it is not at hand: after a resume in mid-epoch, or where
-        it would take more than 256 MiB.
-        """
-        if self._snapshot is None and self.weights is not None and self._state is not None:
-            return torch.cat(list(self._blocks()))
-        return self._snapshot
-
-    @uncertainty.setter
-    def uncertainty(self, value: Tensor | None) -> None:
-        self._snapshot = value
-
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
         """Forget everything and prepare for ``num_samples`` samples."""
-        super().reset(num_samples, labels, features)
-        self._state = self._raw = self._prior = None
+        super().reset(num_samples, labels, features, history_dtype)
+        self._memory = self._raw = self._prior = None
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Remember the predictions."""
-        if self._state is None:
-            self._state = self.new_state(probs.shape[1], probs.device)
-        elif self._state.visits.device != probs.device:
-            self._state.to(probs.device)
-        self._state.push(ids, probs)
+        if self._memory is None:
+            self._memory = self.new_state(probs.shape[1], probs.device)
+        elif self._memory.visits.device != probs.device:
+            self._memory.to(probs.device)
+        self._memory.push(ids, probs)
 
-    def measure(self) -> None:
+    def measure(self) -> Measurement:
         """U → C → w in blocks of rows."""
-        if self._state is None:
-            return
-        self._snapshot = None
-        if self.num_samples * self._state.num_labels * 4 <= SNAPSHOT_BYTES:
-            self._snapshot = torch.cat(list(self._blocks()))
-        if self.label_correlation is not None:
-            self.correlation = correlation_of_chunks(self._measured_blocks(), self.bins, self.log_base)
-        weighed = [(raw_weights(u, self.correlation), u.sum(dtype=torch.float64)) for u in self._measured_blocks()]
+        if self._memory is None:
+            return self.measured
+        cells = self.num_samples * self._memory.num_labels
+        snapshot = self.current_uncertainty() if cells * 4 <= SNAPSHOT_BYTES else None
+        correlation = None
+        if self.correlation is not None:
+            correlation = correlation_of_chunks(self._measured_blocks(snapshot), self.bins, self.log_base)
+        weighed = [(raw_weights(u, correlation), u.sum(dtype=torch.float64)) for u in self._measured_blocks(snapshot)]
         self._raw = torch.cat([raw for raw, _ in weighed])
-        self.mean_uncertainty = torch.stack([total for _, total in weighed]).sum() / (
-            len(self._raw) * self._state.num_labels
-        )
         if self._prior is not None:
             # Samples not visited since a compact resume keep the weight they had.
-            self._raw = torch.where(self._state.visits[:-1] > 0, self._raw, self._prior.to(self._raw))
-        self.weights = min_max_scale(self._raw)
+            self._raw = torch.where(self._memory.visits[:-1] > 0, self._raw, self._prior.to(self._raw))
+        mean = torch.stack([total for _, total in weighed]).sum() / cells
+        self.measured = Measurement(snapshot, correlation, min_max_scale(self._raw), mean)
+        return self.measured
 
-    def pressure(self, epoch: int, start: int, end: int) -> float:
+    def current_uncertainty(self) -> Tensor | None:
+        """U of all samples, computed from what is remembered now."""
+        return None if self._memory is None else torch.cat(list(self._blocks()))
+
+    def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """s_t, falling geometrically from s0 to 1."""
         return selection_pressure(epoch, start, end, self.s0)
 
     def probabilities(self, pressure: float) -> Tensor:
         """P from the weights; uniform while nothing was predicted yet."""
-        if self.weights is None:
-            return self.uniform()
-        return selection_probabilities(self.weights, pressure, self.quantizer)
+        weights = self.measured.weights
+        return self.uniform() if weights is None else selection_probabilities(weights, pressure, self.quantizer)
 
     def state_dict(self) -> dict[str, Any]:
         """All predictions that are remembered, and what was measured at the start of the epoch."""
-        memory = {} if self._state is None else {"num_labels": self._state.num_labels, **self._state.state_dict()}
-        measured = {"correlation": self.correlation, "weights": self.weights, "raw": self._raw, "prior": self._prior}
+        memory = {} if self._memory is None else {"num_labels": self._memory.num_labels, **self._memory.state_dict()}
+        measured = {
+            "correlation": self.measured.correlation,
+            "weights": self.measured.weights,
+            "raw": self._raw,
+            "prior": self._prior,
+        }
         return memory | {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
 
     def compact_state_dict(self) -> dict[str, Any]:
@@ -150,12 +147,12 @@ class UncertaintyStrategy(Strategy):
         return state | ({"prior": state["raw"]} if "raw" in state else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
-        self.correlation, self.weights = state.get("correlation"), state.get("weights")
+        """Restore what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
+        self.measured = Measurement(correlation=state.get("correlation"), weights=state.get("weights"))
         self._raw, self._prior = state.get("raw"), state.get("prior")
         if "num_labels" in state:
-            self._state = self.new_state(state["num_labels"], torch.device("cpu"))
-            self._state.load_state_dict(state)
+            self._memory = self.new_state(state["num_labels"], torch.device("cpu"))
+            self._memory.load_state_dict(state)
 
     def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:
         """Bytes of the memory, of U while it is kept, and of a checkpoint."""
@@ -172,14 +169,14 @@ class UncertaintyStrategy(Strategy):
     @property
     def num_labels(self) -> int | None:
         """q, or None before the first prediction."""
-        return None if self._state is None else self._state.num_labels
+        return None if self._memory is None else self._memory.num_labels
 
     @property
     def memory(self) -> PredictionHistory | RunningMoments:
         """What is remembered; only asked for once there is something."""
-        if self._state is None:
+        if self._memory is None:
             raise RuntimeError("no predictions were seen yet; call update first.")
-        return self._state
+        return self._memory
 
     def _blocks(self) -> Iterator[Tensor]:
         """U in blocks of rows, computed from what is remembered."""
@@ -187,7 +184,7 @@ class UncertaintyStrategy(Strategy):
         for first in range(0, self.num_samples, rows):
             yield self.block_uncertainty(first, min(first + rows, self.num_samples))
 
-    def _measured_blocks(self) -> Iterator[Tensor]:
-        if self._snapshot is None:
+    def _measured_blocks(self, snapshot: Tensor | None) -> Iterator[Tensor]:
+        if snapshot is None:
             return self._blocks()
-        return iter(torch.split(self._snapshot, block_rows(self.memory.num_labels * self.bins)))
+        return iter(torch.split(snapshot, block_rows(self.memory.num_labels * self.bins)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from lightning_ubs._checks import check_range
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import PredictionHistory
-from lightning_ubs.strategies.base import check_range
 from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
 
 
@@ -24,6 +24,7 @@ class WindowStrategy(UncertaintyStrategy):
 
     def __init__(
         self,
+        *,
         window: int,
         s0: float,
         correlation: Correlation | None,
@@ -31,7 +32,7 @@ class WindowStrategy(UncertaintyStrategy):
         log_base: float,
         quantizer: Quantizer,
     ) -> None:
-        super().__init__(s0, correlation, bins, log_base, quantizer)
+        super().__init__(s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer)
         check_range("window", window, 2, whole=True)
         self.window = int(window)
 

@@ -15,10 +15,13 @@ from typing import Any
 import hydra.utils
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.completion_plugin import DefaultCompletionPlugin as Completer
 from lightning.pytorch.loggers import Logger
 from omegaconf import OmegaConf
 
 from lightning_ubs import UBS, BatchSelection
+from lightning_ubs.cli import main
 from lightning_ubs.data import names
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
 from lightning_ubs.experiment.expand import expand_grid
@@ -51,8 +54,25 @@ def test_every_field_has_a_comment(path: Path) -> None:
         before = line
 
 
+def offered(group: str) -> set[str]:
+    """What Hydra itself lists, for help, tab completion and its messages."""
+    with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
+        return set(GlobalHydra.instance().config_loader().get_group_options(group))
+
+
 def test_every_dataset_of_the_catalogue_is_a_choice_and_the_other_way_round() -> None:
-    assert set(choices("data")) == {*names(), "file"}
+    assert offered("data") == {*names(), "file", "default"}
+    assert choices("data") == ["file"], "a dataset is added in one place, the catalogue"
+
+
+def test_help_and_tab_completion_list_the_datasets(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("data: ")]
+    assert set(names()) <= set(line.removeprefix("data: ").split(", "))
+    with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
+        completed = Completer(GlobalHydra.instance().config_loader())._query(config_name="train", line="data=yah")
+    assert completed == ["data=yahoo-Arts1", "data=yahoo-Business1"]
 
 
 @pytest.mark.parametrize("name", names())
@@ -193,7 +213,7 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
     assert packed == {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "mine.yaml").write_text(
-        "defaults:\n  - selection@callbacks.selection: ubs\n  - _self_\nseed: 3\nhydra:\n  searchpath: [pkg://lightning_ubs.configs]\n"
+        "defaults:\n  - data: yeast\n  - selection@callbacks.selection: ubs\n  - _self_\nseed: 3\nhydra:\n  searchpath: [pkg://lightning_ubs.configs]\n"
         "  output_subdir: null\n  run: {dir: .}\n"
     )
     (tmp_path / "app" / "mine.py").write_text(
@@ -201,11 +221,11 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
         "@hydra.main(version_base='1.3', config_path='.', config_name='mine')\n"
         "def main(config):\n"
         "    selection = hydra.utils.instantiate(config.callbacks.selection)\n"
-        "    print(lightning_ubs.__file__, selection.strategy.lambda1, selection.seed)\n"
+        "    print(lightning_ubs.__file__, selection.strategy.lambda1, selection.seed, config.data.name)\n"
         "main()\n"
     )
     run = subprocess.run(
-        [sys.executable, "mine.py", "callbacks.selection.lambda1=0.7"],
+        [sys.executable, "mine.py", "callbacks.selection.lambda1=0.7", "data=emotions"],
         cwd=tmp_path / "app",
         env={"PYTHONPATH": str(installed), "PATH": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -213,5 +233,5 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    file, lambda1, seed = run.stdout.split()
-    assert (Path(file).is_relative_to(installed), lambda1, seed) == (True, "0.7", "3")
+    file, lambda1, seed, data = run.stdout.split()
+    assert (Path(file).is_relative_to(installed), lambda1, seed, data) == (True, "0.7", "3", "emotions")

@@ -26,6 +26,7 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
     "recency_entropy": lambda device: F.recency_entropy(*history(device)),
     "proportional_probabilities": lambda device: F.proportional_probabilities(torch.rand(n, device=device)),
     "hardness_probabilities": lambda device: F.hardness_probabilities(torch.rand(n, device=device), 8.0),
+    "importance_weights": lambda device: F.importance_weights(torch.rand(n, device=device)),
     "imbalance_weights": lambda device: F.imbalance_weights(
         torch.rand(n, q, device=device).round(), torch.rand(n, 2, device=device)
     ),
@@ -34,7 +35,14 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
         torch.rand(n, device=device), torch.Generator(device="cpu" if device == "meta" else device)
     ),
 }
-WAITING_IS_FINE = {"draw_plan", "check_replacement", "selection_pressure", "stratified_order"}
+WAITING_IS_FINE = {
+    "draw_epoch",
+    "draw_plan",
+    "check_replacement",
+    "selection_pressure",
+    "shuffled_pass",
+    "stratified_order",
+}
 
 
 def history(device: str) -> tuple[torch.Tensor, torch.Tensor]:

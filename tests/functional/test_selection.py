@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lightning_ubs.functional import (
+    importance_weights,
     min_max_scale,
     raw_weights,
     sample_weights,
@@ -182,3 +183,11 @@ def test_weights_lie_in_the_unit_interval_and_reach_both_ends(uncertainty: np.nd
     assert ((weights >= 0) & (weights <= 1)).all()
     assert weights.min() == 0
     assert weights.max() in (0, 1)
+
+
+def test_importance_weights_undo_the_selection_on_average() -> None:
+    values = torch.tensor([3.0, -1.0, 4.0, 10.0], dtype=torch.float64)
+    probs = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    assert (probs * importance_weights(probs) * values).sum().item() == pytest.approx(values.mean().item())
+    assert importance_weights(probs.float()).dtype == torch.float64
+    assert importance_weights(torch.full((5,), 0.2, dtype=torch.float64)).tolist() == pytest.approx([1.0] * 5)

@@ -26,7 +26,7 @@ PARAMETERS = {
     RecencyBias: ["window", "s0", "correlation", "bins", "log_base", "quantizer"],
     HardImbalance: ["pressure", "neighbours"],
     Balance: [],
-    Random: [],
+    Random: ["fill_last"],
 }
 
 
@@ -40,12 +40,12 @@ def test_each_strategy_takes_only_its_own_parameters(kind: type[Strategy]) -> No
 def test_the_defaults_are_the_papers() -> None:
     ubs = UBS()
     assert (ubs.lambda1, ubs.window, ubs.s0, ubs.bins) == (0.5, 5, 100.0, 5)
-    assert ubs.label_correlation == "mutual_information"
+    assert ubs.correlation == "mutual_information"
     assert ubs.log_base == math.e
     assert ubs.quantizer == "floor"
-    assert RecencyBias().label_correlation is None
-    assert ActiveBias().label_correlation is None
-    assert HardImbalance().selection_pressure == 8.0
+    assert RecencyBias().correlation is None
+    assert ActiveBias().correlation is None
+    assert HardImbalance().pressure == 8.0
 
 
 nan, inf = math.nan, math.inf

@@ -1,0 +1,151 @@
+"""Drawing all batches of an epoch at once."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Generator, Tensor
+
+from lightning_ubs.functional.distinct import DistinctBatches
+from lightning_ubs.functional.independent import IndependentDraws
+from lightning_ubs.functional.systematic import systematic_epoch
+
+Replacement = Literal["batch", "none", "full", "systematic"]
+
+# A positive probability below this share of the largest counts as this share: its arrival time must stay finite.
+_SMALLEST_SHARE = 1e-300
+
+
+def check_replacement(replacement: str) -> None:
+    """Refuse an unknown way of drawing."""
+    if replacement not in get_args(Replacement):
+        raise ValueError(
+            f"replacement={replacement!r} is unknown; use 'batch' (no repeats inside a batch), "
+            "'none' (no repeats in an epoch), 'full' (repeats anywhere) or 'systematic' (as often as P says, rounded)."
+        )
+
+
+def draw_plan(
+    probabilities: Tensor,
+    batch_size: int,
+    num_batches: int,
+    generator: Generator,
+    replacement: Replacement = "batch",
+) -> Tensor:
+    """Draw an epoch of full batches from P; see :func:`draw_epoch` for the ways of drawing.
+
+    Args:
+        probabilities: P, (n,), non-negative, not necessarily normalised.
+        batch_size: samples in a batch.
+        num_batches: batches in the epoch.
+        generator: on the device of ``probabilities``; the only source of randomness.
+        replacement: how to draw.
+
+    Returns:
+        (num_batches, batch_size) int64 sample ids.
+
+    >>> p = torch.full((6,), 1 / 6, dtype=torch.float64)
+    >>> plan = draw_plan(p, 3, 2, torch.Generator().manual_seed(0), "none")
+    >>> sorted(plan.flatten().tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+    if batch_size < 1 or num_batches < 0:
+        raise ValueError(
+            f"a plan needs batch_size ≥ 1 and num_batches ≥ 0, got {batch_size} and {num_batches}; check both."
+        )
+    ids = draw_epoch(probabilities, batch_size, num_batches * batch_size, generator, replacement)
+    return ids.view(num_batches, batch_size)
+
+
+def draw_epoch(
+    probabilities: Tensor,
+    batch_size: int,
+    num_draws: int,
+    generator: Generator,
+    replacement: Replacement = "batch",
+) -> Tensor:
+    """Draw an epoch of exactly ``num_draws`` samples from P; its last batch may be short.
+
+    * ``"batch"``: independent batches, each as if its samples were drawn one after the other without replacement.
+    * ``"none"``: the same over the whole epoch, so no sample comes twice.
+    * ``"full"``: every draw is independent.
+    * ``"systematic"``: sample i comes ⌊mP_i⌋ or ⌈mP_i⌉ times, on average mP_i times, its copies in different batches
+      where that is possible (:func:`~lightning_ubs.functional.systematic.systematic_epoch`).
+
+    Cumulative sums are float64, so n may exceed 2^24. The cost is O(n log n) for the whole epoch, whatever P is.
+
+    Args:
+        probabilities: P, (n,), non-negative, not necessarily normalised.
+        batch_size: samples in every batch but the last.
+        num_draws: m, samples in the epoch.
+        generator: on the device of ``probabilities``; the only source of randomness.
+        replacement: how to draw.
+
+    Returns:
+        (num_draws,) int64 sample ids, one batch after the other.
+
+    >>> p = torch.tensor([0.7, 0.1, 0.1, 0.1])
+    >>> ids = draw_epoch(p, 2, 5, torch.Generator().manual_seed(0))
+    >>> [len(set(batch.tolist())) for batch in ids.split(2)]
+    [2, 2, 1]
+    """
+    check_replacement(replacement)
+    if batch_size < 1 or num_draws < 0:
+        raise ValueError(
+            f"an epoch needs batch_size ≥ 1 and num_draws ≥ 0, got {batch_size} and {num_draws}; check both."
+        )
+    size = min(batch_size, max(1, num_draws))
+    distinct = {"batch": size, "none": num_draws}.get(replacement, 0)
+    probabilities = _checked(probabilities.double(), replacement, distinct)
+    if replacement == "full":
+        return IndependentDraws(probabilities)(num_draws, generator)
+    if replacement == "none":
+        return weighted_order(probabilities, generator)[:num_draws]
+    if replacement == "systematic":
+        return systematic_epoch(probabilities, batch_size, num_draws, generator)
+    # The first r of b samples drawn one after the other are r samples drawn one after the other.
+    return DistinctBatches(probabilities, size)(-(-num_draws // size), generator).flatten()[:num_draws]
+
+
+def shuffled_pass(num_samples: int, count: int, generator: Generator) -> Tensor:
+    """The first ``count`` ids of a random order of all samples: a plain epoch, as a shuffling DataLoader makes it.
+
+    >>> sorted(shuffled_pass(4, 4, torch.Generator().manual_seed(0)).tolist())
+    [0, 1, 2, 3]
+    """
+    return torch.randperm(num_samples, generator=generator, device=generator.device)[:count]
+
+
+def fill_last_batch(ids: Tensor, batch_size: int, num_samples: int, generator: Generator) -> Tensor:
+    """``ids`` with its last batch filled by other samples, drawn uniformly, none of them twice in that batch.
+
+    >>> fill_last_batch(torch.tensor([2, 0, 1]), 2, 3, torch.Generator().manual_seed(0))[:3].tolist()
+    [2, 0, 1]
+    """
+    missing = -len(ids) % batch_size
+    last = ids[len(ids) - (batch_size - missing) :] if missing else ids[:0]
+    order = shuffled_pass(num_samples, num_samples, generator)
+    return torch.cat([ids, order[~torch.isin(order, last)][:missing]])
+
+
+def weighted_order(probabilities: Tensor, generator: Generator) -> Tensor:
+    """All n ids in the order of drawing without replacement: an exponential race with rates P."""
+    race = torch.empty_like(probabilities).exponential_(generator=generator) / probabilities
+    return race.argsort(stable=True)
+
+
+def _checked(probabilities: Tensor, replacement: Replacement, distinct: int) -> Tensor:
+    """P relative to its largest, if it can be drawn from."""
+    if not bool(((probabilities >= 0) & probabilities.isfinite()).all()):
+        raise ValueError("probabilities must be finite and not negative; check the weights they come from.")
+    available = int((probabilities > 0).sum())
+    if available == 0:
+        raise ValueError("no sample has a positive probability; check the weights they come from.")
+    if available < distinct:
+        raise ValueError(
+            f"replacement={replacement!r} needs {distinct} distinct samples, but only {available} have a "
+            "positive probability; use smaller batches, fewer of them, or replacement='full'."
+        )
+    relative = probabilities / probabilities.max()
+    return torch.where(probabilities > 0, relative.clamp(min=_SMALLEST_SHARE), 0.0)

@@ -1,0 +1,43 @@
+"""Independent draws from P."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+# Draws are made in blocks of this many, whose random order fits into a processor's cache.
+_BLOCK = 2**21
+
+
+class IndependentDraws:
+    """Draws ids with replacement by inverting the float64 cumulative sum of P.
+
+    Looking up random numbers in a long table misses the cache every time. So the numbers are made in ascending order
+    (sums of exponential gaps, divided by the last, are sorted uniform numbers), looked up in one sweep, and
+    shuffled. Sorted draws in random order are independent draws.
+
+    Args:
+        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalised.
+
+    >>> IndependentDraws(torch.tensor([0.0, 1.0]))(3, torch.Generator().manual_seed(0))
+    tensor([1, 1, 1])
+    """
+
+    def __init__(self, probabilities: Tensor) -> None:
+        self._cdf = probabilities.cumsum(0)
+        self.total = self._cdf[-1]
+        # Rounding may push a number onto the total itself: the last sample with a positive probability takes it.
+        self._last = torch.searchsorted(self._cdf, self.total)
+
+    def __call__(self, count: int, generator: Generator) -> Tensor:
+        """``count`` ids, (count,) int64."""
+        sizes = [min(_BLOCK, count - first) for first in range(0, count, _BLOCK)] or [0]
+        return torch.cat([self._block(size, generator) for size in sizes])
+
+    def _block(self, count: int, generator: Generator) -> Tensor:
+        device = self._cdf.device
+        gaps = torch.empty(count + 1, dtype=torch.float64, device=device).exponential_(generator=generator)
+        ascending = gaps.cumsum(0)
+        ids = torch.searchsorted(self._cdf, ascending[:-1] * (self.total / ascending[-1]), right=True)
+        shuffle = torch.randperm(count, generator=generator, device=device)
+        return torch.minimum(ids, self._last).index_select(0, shuffle)

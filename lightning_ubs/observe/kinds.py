@@ -1,0 +1,113 @@
+"""What a tensor of predictions holds, and how it becomes probabilities."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from lightning_ubs.errors import SelectionError
+
+# Rounding may carry a probability this far out of [0, 1].
+TOLERANCE = 1e-4
+
+
+class Kind(StrEnum):
+    """What predictions hold."""
+
+    LOGITS = "logits"  # one sigmoid per label
+    PROBS = "probs"
+    SOFTMAX = "softmax"  # logits or log-probabilities of exclusive classes
+    LOG_PROBS = "log_probs"  # logarithms of one probability per label
+
+
+# Autograd nodes that change neither the values nor what they mean, and those that tell it.
+TRANSPARENT = frozenset(
+    f"{name}Backward{i}"
+    for name in ("ToCopy", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "T")
+    for i in range(3)
+)
+_TELLING = {
+    "Sigmoid": Kind.PROBS,
+    "Softmax": Kind.PROBS,
+    "LogSoftmax": Kind.SOFTMAX,
+    "LogSigmoid": Kind.LOG_PROBS,
+    "Log": Kind.LOG_PROBS,
+    "Addmm": Kind.LOGITS,
+    "Mm": Kind.LOGITS,
+    "Linear": Kind.LOGITS,
+    "Convolution": Kind.LOGITS,
+    "Bmm": Kind.LOGITS,
+}
+
+
+def check_kind(value: str | None) -> Kind | None:
+    """The kind that a user named; None leaves it to be found out."""
+    if value is None:
+        return None
+    try:
+        return Kind(value)
+    except ValueError:
+        names = ", ".join(repr(str(kind)) for kind in Kind)
+        raise ValueError(f"kind={value!r} is unknown; use one of {names}, or None to find it out.") from None
+
+
+def kind_by_origin(tensor: Tensor) -> Kind | None:
+    """What the last operation says: the result of a sigmoid is a probability, that of a linear layer is not."""
+    node = tensor.grad_fn
+    while node is not None:
+        name = node.name()
+        if (kind := _TELLING.get(name.partition("Backward")[0])) is not None:
+            return kind
+        if name not in TRANSPARENT or not node.next_functions:
+            return None
+        node = node.next_functions[0][0]
+    return None
+
+
+def kind_by_values(raw: Tensor, where: str) -> Kind:
+    """What a first batch of predictions (b, q) looks like; waits for the device.
+
+    Values that leave [0, 1] on both sides are logits, values inside are probabilities. What both could be, a constant
+    or values that are all negative, is refused.
+
+    >>> kind_by_values(torch.tensor([[-1.0, 2.0]]), "here")
+    <Kind.LOGITS: 'logits'>
+    """
+    values = raw[raw.isfinite()]
+    low, high = (float(value) for value in values.aminmax()) if len(values) else (0.0, 0.0)
+    if low == high:
+        seen = f"hold nothing but {low:g}"
+    elif low >= -TOLERANCE and high <= 1 + TOLERANCE:
+        return Kind.PROBS
+    elif high <= 0:
+        seen = f"are all between {low:g} and {high:g}, which logits and log-probabilities may be,"
+    else:
+        return Kind.LOGITS
+    raise SelectionError(
+        f"the predictions in {where} {seen} in the first batch, so what they are cannot be told; pass kind='logits', "
+        "'probs', 'softmax' or 'log_probs'."
+    )
+
+
+def to_probabilities(raw: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Probabilities (b, q), and which rows (b,) can be used; the others hold some number in [0, 1].
+
+    Nothing here waits for the device.
+
+    >>> to_probabilities(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), Kind.LOGITS)
+    (tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]]), tensor([ True, False]))
+    """
+    if kind in (Kind.LOGITS, Kind.SOFTMAX):
+        usable = raw.isfinite().all(1)
+        probs = raw.sigmoid() if kind is Kind.LOGITS else raw.softmax(1)
+        if kind is Kind.SOFTMAX:
+            # The logarithm of a vanished probability is no fault, as long as some class has one.
+            usable = (raw < torch.inf).all(1) & raw.isfinite().any(1)
+    else:
+        probs = raw if kind is Kind.PROBS else raw.exp()
+        low, high = probs.aminmax(dim=1)
+        usable = (low >= -TOLERANCE) & (high <= 1 + TOLERANCE)
+    return probs.nan_to_num(nan=0.5).clamp(0, 1), usable
