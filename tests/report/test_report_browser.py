@@ -37,6 +37,11 @@ frame.onload = () => {{
       size(text).right > size(item).right + 9 || size(text).left < size(item).left - 9).map(text => text.textContent)),
     images: [...root.querySelectorAll("svg image")].filter(item => size(item).width < 1).length,
     title: root.title,
+    moved: [...root.querySelectorAll(".scroll")].filter(box => {{
+      box.scrollLeft = 200;
+      const first = box.querySelector("tbody th[scope=row]");
+      return box.scrollLeft > 50 && first && Math.abs(size(first).left - size(box).left) > 2;
+    }}).length,
     wide: [...root.querySelectorAll(".wrap *")].filter(item =>
       !item.closest(".scroll, svg, nav") && size(item).right > frame.contentWindow.innerWidth + 1).length,
   }});
@@ -91,3 +96,4 @@ def test_nothing_overflows_and_no_figure_is_missing(page: Path, width: int, tmp_
     assert (measured["flat"], measured["images"], measured["wide"]) == (0, 0, 0)
     assert measured["figures"] == page.read_text().count("<figure")
     assert measured["cut"] == []
+    assert measured["moved"] == 0  # the first column of every table stays in sight

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixtures import fake_run, fake_trace, full_results
+from report_fixtures import fake_run, fake_trace, full_results, save
 
 from lightning_ubs import report as report_package
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import METHODS
 from lightning_ubs.report import build_report
+from lightning_ubs.report.forking import map_in_order
 from lightning_ubs.report.gallery import KINDS
 
 PAPER = """metric,model,dataset,method,value
@@ -271,6 +272,53 @@ def test_formats_that_were_not_asked_for_are_not_written(tmp_path: Path) -> None
     ResultsStore(tmp_path).append(fake_run(curves={}))
     assert build_report(tmp_path, formats=("csv",)) == tmp_path / "report"
     assert {path.suffix for path in (tmp_path / "report").rglob("*") if path.is_file()} == {".csv"}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of fourteen datasets and three models, enough for folds and progress."""
+    folder = tmp_path_factory.mktemp("many")
+    curves = {"epoch": [0, 1, 2], "val_macro_auc": [0.5, 0.7, 0.6]}
+    cells = itertools.product(range(14), ("mlp", "clif", "dela"), ("random", "ubs"))
+    save(folder, *(fake_run(f"set{number}", model, name, curves=curves, best_epoch=1) for number, model, name in cells))
+    return folder
+
+
+def test_a_large_report_shows_its_progress_and_folds_what_is_long(
+    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build_report(many, tmp_path, formats=("html",))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("report: ")]
+    total = read(path).tags["figure"]
+    assert lines[-1] == f"report: {total} of {total} figures"
+    assert len(lines) == 5
+    text = path.read_text()
+    for title in ("Ranking loss", "Hamming loss", "Macro average precision", "36 more"):
+        assert f"<summary>{title}</summary>" in text
+    assert "<summary>Macro-AUC</summary>" not in text
+    assert len(text) < 15e6 / 5  # a fifth of the runs of the paper's grid
+
+
+def test_one_processor_gives_the_same_page_as_many(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build_report(many, tmp_path / "a", formats=("html",)).read_bytes()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    assert build_report(many, tmp_path / "b", formats=("html",)).read_bytes() == first
+
+
+def test_an_error_in_a_forked_process_reaches_the_caller() -> None:
+    def fail(number: int) -> int:
+        if number == 30:
+            raise OSError(28, "No space left on device")
+        return number
+
+    with pytest.raises(OSError, match="No space left"):
+        list(map_in_order(fail, range(60)))
+
+
+def test_tables_alone_draw_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, fake_run(), fake_run(selection="random"))
+    monkeypatch.setattr("lightning_ubs.report.gallery._render_all", lambda *_: pytest.fail("a figure was drawn"))
+    build_report(tmp_path, formats=("csv", "latex"))
 
 
 FRESH = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,21 +97,30 @@ def new_figure(
     return figure, figure.add_axes(place)
 
 
-def legend_height(entries: int) -> float:
-    """Inches that the legend of so many entries takes below a figure."""
-    return _LEGEND_ROW * -(-entries // 3) + 0.06
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that the legend of these names takes below a figure."""
+    return _LEGEND_ROW * -(-len(names) // _legend_columns(names)) + 0.06
 
 
-def add_legend(figure: Figure, entries: int) -> None:
-    """The legend below the axes, in rows of three."""
+def add_legend(figure: Figure, names: Sequence[str]) -> None:
+    """The legend below the axes, in as many columns as the names leave room for."""
     figure.legend(
         loc="lower center",
-        ncols=min(3, entries),
+        ncols=_legend_columns(names),
         handlelength=2.8,
         borderaxespad=0.3,
         columnspacing=1.2,
         labelspacing=0.3,
     )
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """At most three; a column takes the handle and the longest name of a figure four inches wide.
+
+    >>> _legend_columns(["UBS", "Random"]), _legend_columns(["a name of 18 chars"] * 2)
+    (2, 2)
+    """
+    return max(1, min(3, len(names), int(3.9 / (0.4 + name_width(names)))))
 
 
 def slug(*parts: str) -> str:
@@ -132,7 +141,7 @@ def clip(name: str, limit: int = 18) -> str:
     return name if len(name) <= limit else f"{name[: limit - 1]}…"
 
 
-def name_width(names: list[str]) -> float:
+def name_width(names: Sequence[str]) -> float:
     """Inches that the longest of these names takes beside the axes.
 
     >>> name_width(["UBS"]) < name_width(["a long name"])

@@ -58,7 +58,8 @@ def band(runs: Sequence[Run], curve: str) -> Line | None:
 
 def _figure(lines: Mapping[Method, Line], drawn: Sequence[Method], title: str) -> Figure:
     look = method_looks(drawn)
-    space = legend_height(len(lines))
+    names = [clip(method.label) for method in lines]
+    space = legend_height(names)
     figure, axes = new_figure(title, height=2.5 + space, bottom=0.5 + space)
     for method, (epochs, mean, spread) in lines.items():
         style = look[method]
@@ -69,7 +70,7 @@ def _figure(lines: Mapping[Method, Line], drawn: Sequence[Method], title: str) -
             axes.fill_between(epochs, mean - spread, mean + spread, color=style.colour, alpha=0.13, linewidth=0)
     axes.set_xlabel("Epoch")
     axes.margins(x=0.02)
-    add_legend(figure, len(lines))
+    add_legend(figure, names)
     return figure
 
 

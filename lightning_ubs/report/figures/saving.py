@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curves = Mapping[Method, Sequence[Point]]
+_COSTS = (("samples", "Saving", "Samples trained"), ("seconds", "Saving in time", "Seconds of training"))
 
 
 def saving_plots(material: Material) -> Iterator[Plot]:
     """Two plots per data and model: against samples trained, and against seconds of training."""
     results = material.results
-    for (data, model), curves in saving_curves(results).items():
-        for cost, title, label in (
-            ("samples", "Saving", "Samples trained"),
-            ("seconds", "Saving in time", "Seconds of training"),
-        ):
+    for (data, model), every in saving_curves(results).items():
+        curves = {method: points for method, points in every.items() if method in results.drawn}
+        for cost, title, label in _COSTS if curves else ():
             ends = ", ".join(
                 f"{method.label} {np.mean(points[-1].values):.4f} for {np.mean(getattr(points[-1], cost)):.4g}"
                 for method, points in curves.items()
@@ -40,7 +39,8 @@ def saving_plots(material: Material) -> Iterator[Plot]:
 
 def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, title: str, metric: Metric) -> Figure:
     look = method_looks(methods)
-    space = legend_height(len(curves))
+    names = [clip(method.label) for method in curves]
+    space = legend_height(names)
     figure, axes = new_figure(title, height=2.6 + space, left=0.8, bottom=0.5 + space)
     for method, points in curves.items():
         style = look[method]
@@ -63,7 +63,7 @@ def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, ti
     axes.set_ylabel(clip(metric.title, 24))
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=5)
-    add_legend(figure, len(curves))
+    add_legend(figure, names)
     return figure
 
 
