@@ -1,8 +1,12 @@
-"""Random configurations, trained for real and compared with the slow reference in every epoch."""
+"""Random configurations, trained for real and compared with the slow reference in every epoch.
+
+Run ``PYTHONPATH=tests python tests/helpers/differential.py 300`` for as many as you like.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,3 +183,13 @@ def _uncertainty(strategy: Any, known: Any) -> np.ndarray:
         windows = [rows[-strategy.window :] for rows in known]
         return np.array([[reference.recency_entropy([row[j] for row in rows]) for j in range(Q)] for rows in windows])
     return np.array([[reference.spread([row[j] for row in rows], strategy.ddof) for j in range(Q)] for rows in known])
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    compared = 0
+    for number in range(count):
+        torch.manual_seed(number)
+        compared += check(configuration(number))
+        print(f"\r{number + 1} of {count} configurations, {compared} epochs equal", end="", flush=True)
+    print()
