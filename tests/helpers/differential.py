@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import reference
+import torch
 from tiny_training import Q, Tiny, Watch, data, loader, trainer
 
 from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, HardImbalance, Random, RecencyBias
