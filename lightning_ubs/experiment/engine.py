@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
@@ -79,7 +81,9 @@ def _map(
     backend: Engine, threads: int | None, function: Callable[..., Any], arguments: Sequence[Any], jobs: int
 ) -> list[Any]:
     joblib = optional_import("joblib")
-    inner: dict[str, Any] = {} if threads is None else {"inner_max_num_threads": threads}
+    inner: dict[str, Any] = {}
+    if backend == "loky":
+        inner = {"inner_max_num_threads": threads, "initializer": _end_with, "initargs": (os.getpid(),)}
     if backend == "ray":
         # Spread over the nodes, and with room left where a node was lost: Ray waits for ever for what cannot be placed.
         inner = {"ray_remote_args": {"num_cpus": 0.5, "scheduling_strategy": "SPREAD"}}
@@ -96,6 +100,17 @@ def _map(
         raise raised.error from None
     except Exception as error:
         raise EngineError(f"{type(error).__name__}: {error}") from error
+
+
+def _end_with(parent: int) -> None:
+    """End this worker when the process of its grid ends: what it does would be done again by the next grid."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ends with its grid", daemon=True).start()
 
 
 class _Raised(Exception):

@@ -159,7 +159,7 @@ def _here(engine: Engine) -> dict[str, Any]:
     """What a worker must be told of this process; a worker of a cluster may be on another machine."""
     names = [name for name in os.environ if name.startswith("LIGHTNING_UBS_")]
     told: dict[str, Any] = {"path": list(sys.path), "environment": {name: os.environ[name] for name in names}}
-    return told | ({"folder": os.getcwd(), "parent": os.getpid()} if engine == "loky" else {})
+    return told | ({"folder": os.getcwd()} if engine == "loky" else {})
 
 
 def prepare_folder(store: ResultsStore) -> None:

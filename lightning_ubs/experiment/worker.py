@@ -10,7 +10,6 @@ import pickle
 import shutil
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +44,6 @@ class Order:
         folder: current folder of the grid, for paths of the user; None on other machines.
         path: where Python looks for the user's modules.
         environment: variables of this package.
-        parent: process of the grid, with which the worker ends; None where it is no child of it.
     """
 
     run: bytes
@@ -55,7 +53,6 @@ class Order:
     folder: str | None = None
     path: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    parent: int | None = None
 
 
 def do_run(order: Order) -> Outcome:
@@ -150,19 +147,3 @@ def _prepare(order: Order) -> None:
     os.environ.update(order.environment)
     if order.folder is not None:
         os.chdir(order.folder)
-    if order.parent is not None:
-        _end_with(order.parent)
-
-
-def _end_with(parent: int) -> None:
-    """A run whose grid was killed must not go on: the next start of the grid does it again."""
-    name = f"ends with {parent}"
-    if any(thread.name == name for thread in threading.enumerate()):
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, name=name, daemon=True).start()

@@ -155,7 +155,7 @@ def test_grids_killed_at_random_moments_lose_nothing_and_do_nothing_twice(tmp_pa
         grid = start(folder, 12, 0.15, 2)
         assert grid.stdout is not None
         grid.stdout.readline()
-        time.sleep(moments.uniform(0.3, 1.2))
+        time.sleep(moments.uniform(0.0, 1.2))
         workers = offspring(grid.pid)
         victim = moments.choice([grid.pid, *workers])
         os.kill(victim, signal.SIGKILL)

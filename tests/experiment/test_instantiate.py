@@ -167,7 +167,8 @@ def test_a_fingerprint_follows_what_the_code_refers_to(monkeypatch: pytest.Monke
     first = fingerprint(lambda: torch.tensor(rate))
     rate = 0.2
     assert fingerprint(lambda: torch.tensor(rate)) != first
-    assert fingerprint(UBS) == fingerprint(UBS)
+    assert fingerprint(lambda: "resnet18") != fingerprint(lambda: "resnet50")
+    assert fingerprint(lambda: 1 + 2) == fingerprint(lambda: 3)
     assert fingerprint(EarlyStopping("a")) != fingerprint(EarlyStopping("b"))
 
 
