@@ -16,10 +16,21 @@ from typing_extensions import override
 from lightning_ubs._arguments import call_repr
 from lightning_ubs._checks import check_choice, check_range
 from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch, fetched_batch, fetches_in_step
+from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Observation, Outputs, StepObserver, Targets
+from lightning_ubs.observe import (
+    DatasetLabels,
+    Ids,
+    IdVerification,
+    Observation,
+    Outputs,
+    RowScaling,
+    StepObserver,
+    Targets,
+)
 from lightning_ubs.refusals import check_trainer
+from lightning_ubs.sample_weights import SampleWeights
 from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Selector
 from lightning_ubs.session import FitSession
@@ -51,9 +62,11 @@ class BatchSelection(Callback):
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
         features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
         replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
-            ``"full"`` with repeats anywhere, ``"systematic"`` each sample as often as P says, rounded up or down.
+            ``"full"`` with repeats anywhere, ``"systematic"`` each sample as often as P says, rounded up or down; by
+            default what the strategy brings, else ``"batch"``.
         start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
-        end_epoch: epoch from which the pressure is 1; the last by default.
+        end_epoch: epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
+            the strategy brings, else the last.
         history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for remembered
             predictions.
         device: where they are kept; the module's device by default.
@@ -64,10 +77,15 @@ class BatchSelection(Callback):
             ``"log_probs"``; None to find it out.
         ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
             function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
-        epoch_size: samples per epoch, as a share in (0, 1] or a number; all by default. Every epoch has the same
-            number of batches. Warm-up epochs walk on through a shuffled pass.
+        epoch_size: samples per epoch, as a share in (0, 1] or a number; by default what the strategy brings, else all.
+            Every epoch has the same number of batches. Warm-up epochs walk on through a shuffled pass.
         fill_last: fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
             trains on more samples than a plain one.
+        unbiased: let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling: every term
+            of the loss that reads the predictions which a cross-entropy in it reads. What the loss has besides, such
+            as a term of hidden layers, is not weighed; nor are the statistics of a batch norm. ``"annealed"`` lets the
+            exponent of the weights rise from 0 to 1 over the selected epochs. Needs ``replacement="systematic"`` or
+            ``"full"``. By default what the strategy brings, else False.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -82,7 +100,7 @@ class BatchSelection(Callback):
         targets: Targets = None,
         labels: Any = None,
         features: Any = None,
-        replacement: Replacement = "batch",
+        replacement: Replacement | None = None,
         start_epoch: int | None = None,
         end_epoch: int | None = None,
         history_dtype: str | torch.dtype | None = None,
@@ -94,6 +112,7 @@ class BatchSelection(Callback):
         ids: Ids = None,
         epoch_size: float | int | None = None,
         fill_last: bool = False,
+        unbiased: Unbiased | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -106,7 +125,8 @@ class BatchSelection(Callback):
         self.seed = int(seed)
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
-        self.replacement = replacement
+        self.replacement = chosen_replacement(replacement, strategy)
+        self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
         self.end_epoch = end_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -118,13 +138,16 @@ class BatchSelection(Callback):
         self.log_metrics = log_metrics
         self.loader = loader
         self.save_state = save_state
-        self.epoch_size = _checked_size(epoch_size)
-        if fill_last and replacement == "none":
+        self.epoch_size = chosen_size(epoch_size, strategy)
+        if fill_last and self.replacement == "none":
             raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
         self.fill_last = bool(fill_last)
         self._selector = Selector(
-            strategy, self.seed, replacement, fill_last=self.fill_last, compact=save_state == "weights"
+            strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
         )
+        self._sample_weights = SampleWeights(self.unbiased, self._selector)
+        self._scaling = RowScaling()
+        self._step: tuple[int, torch.device] | None = None
         self.kind, self.ids = kind, ids
         self._observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
         self._verification = IdVerification(ids)
@@ -174,6 +197,18 @@ class BatchSelection(Callback):
         return self._selector.plan
 
     @property
+    def importance_weights(self) -> Tensor | None:
+        """What each sample of the current batch on this process must count to undo its P, (b,) float32.
+
+        1/(nP) in selected epochs (or its annealed power), 1 in plain ones; None where no batch is trained on. For use
+        by hand in ``training_step``, with ``unbiased=False``; exact with ``replacement="systematic"`` or ``"full"``.
+        """
+        if self._step is None:
+            return None
+        batch, device = self._step
+        return self._sample_weights.of_batch(batch).float().to(device, non_blocking=True)
+
+    @property
     @override
     def state_key(self) -> str:
         return super().state_key if self.loader is None else f"{super().state_key}[loader={self.loader!r}]"
@@ -183,7 +218,8 @@ class BatchSelection(Callback):
         if stage != "fit":
             return
         self._close()
-        check_trainer(trainer, self.strategy, self.end_epoch)
+        scheduled = self.strategy.decays or self.unbiased == "annealed"
+        check_trainer(trainer, needs_last_epoch=scheduled and self.end_epoch is None)
         self._check_others(trainer)
         self._fit = FitSession(
             self,
@@ -224,6 +260,7 @@ class BatchSelection(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._session.start_batch(current_batch(trainer))
         self._has_backward = False
+        self._step = current_batch(trainer), pl_module.device
         if self.strategy.needs_predictions:
             self._observer.start_step()
         if not fetches_in_step(trainer):
@@ -240,6 +277,12 @@ class BatchSelection(Callback):
             self._observer.before_backward(pl_module, loss, self._session.plan.rank_size(k), verifying)
         if verifying:
             self._verification.check_targets(self._observer.loss_targets)
+        if self.unbiased:
+            self._scaling.start(loss, self._sample_weights.of_batch(k))
+
+    @override
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._scaling.stop()
 
     @override
     def on_train_batch_end(
@@ -338,6 +381,9 @@ class BatchSelection(Callback):
             self._fit = None
         self._observer.detach()
         self._verification.begin(None)
+        self._scaling.stop()
+        self._sample_weights.forget()
+        self._step = None
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -351,16 +397,6 @@ class BatchSelection(Callback):
         if self._fit is None:
             raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
         return self._fit
-
-
-def _checked_size(value: float | int | None) -> float | int | None:
-    """A share of the dataset (a float up to 1), or a number of samples."""
-    if value is None or value == 1:
-        return None
-    check_range("epoch_size", value, 0)
-    if value == 0 or (value > 1 and value % 1):
-        raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
-    return float(value) if value < 1 else int(value)
 
 
 def _dtype(value: str | torch.dtype | None) -> torch.dtype:

@@ -26,7 +26,7 @@ from lightning_ubs.strategies import Strategy
 _STRATEGIES_RUN = {"SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy"}
 
 
-def check_trainer(trainer: Trainer, strategy: Strategy, end_epoch: int | None) -> None:
+def check_trainer(trainer: Trainer, needs_last_epoch: bool) -> None:
     """Refuse what selection cannot work with, before anything is trained."""
     if not {base.__name__ for base in type(trainer.strategy).__mro__} & _STRATEGIES_RUN:
         raise SelectionError(
@@ -41,10 +41,10 @@ def check_trainer(trainer: Trainer, strategy: Strategy, end_epoch: int | None) -
     epochs, steps = trainer.max_epochs, trainer.max_steps
     endless = epochs is None or epochs < 0
     countable = steps >= 0 and trainer.lightning_module.automatic_optimization
-    if strategy.decays and end_epoch is None and endless and not countable:
+    if needs_last_epoch and endless and not countable:
         reason = "" if steps < 0 else f" and manual optimisation (max_steps={steps} may end any epoch)"
         raise SelectionError(
-            f"with max_epochs={epochs}{reason} the last epoch is unknown, at which the pressure should be 1; set "
+            f"with max_epochs={epochs}{reason} the last epoch is unknown, at which selection should end; set "
             "max_epochs, or pass BatchSelection(..., end_epoch=...)."
         )
 

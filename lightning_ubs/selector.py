@@ -126,7 +126,9 @@ class Selector:
         return EpochPlan(epoch, self._epochs.shuffled(epoch, self._layout), self._layout)
 
     def selects(self, epoch: int) -> bool:
-        """Whether an epoch is selected rather than a shuffled warm-up pass."""
+        """Whether an epoch is selected rather than a shuffled pass."""
+        if self.strategy.ends_plain and epoch >= self.schedule.end:
+            return False
         return epoch >= self.schedule.start or not self.strategy.warms_up
 
     def learn(self, batch: int, seen: Predictions) -> None:

@@ -120,7 +120,9 @@ class FitSession:
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
-        end = self.end_epoch if self.end_epoch is not None else max(self._start, last or 0)
+        end = self.end_epoch
+        if end is None:
+            end = selector.strategy.default_end(self._start, (last or 0) + 1)
         selector.schedule = Schedule(self._start, end)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
         self._warn_of_batch_size()
@@ -242,13 +244,13 @@ class FitSession:
         follow(self._loader, self)
         if self._fresh and trainer.current_epoch == 0 and not self._is_aside:
             # Beside a loader of unknown length Lightning fetches the first batch right after this.
-            selector.schedule = Schedule(self._start, self._start)
+            selector.schedule = Schedule(self._start, self._start + 1 if self.end_epoch is None else self.end_epoch)
             self.prepare()
         return self._loader
 
     def _epoch_samples(self, n: int) -> int | None:
         """Samples per epoch, where they are not all n."""
-        if self.epoch_size is None:
+        if self.epoch_size is None or self.epoch_size == 1:
             return None
         if self.epoch_size > n:
             raise SelectionError(

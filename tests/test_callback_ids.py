@@ -9,7 +9,18 @@ import pytest
 import torch
 from tiny_training import N, Q, Tiny, Watch, data, fit, loader, trainer
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, HardImbalance, Random, RecencyBias, SelectionSampler
+from lightning_ubs import (
+    UBS,
+    ActiveBias,
+    Balance,
+    BatchSelection,
+    HardImbalance,
+    InfoBatch,
+    LossBias,
+    Random,
+    RecencyBias,
+    SelectionSampler,
+)
 
 BATCHES = 6  # of 8 samples, the last of 2
 
@@ -158,7 +169,7 @@ def test_ids_are_those_of_the_plan_for_every_replacement(replacement: str) -> No
         assert torch.equal(chosen.strategy.memory.visits[:N], visits)
 
 
-STRATEGIES = [UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random]
+STRATEGIES = [UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random, LossBias, InfoBatch]
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -175,7 +186,7 @@ def test_every_strategy_trains_and_keeps_its_ids(kind: Any, workers: int) -> Non
 def test_warm_up_epochs_are_the_same_shuffled_passes_for_every_strategy() -> None:
     warm_ups = []
     for kind in STRATEGIES:
-        module, _, _ = fit(BatchSelection(kind(), warmup_epochs=2, seed=11), max_epochs=3)
+        module, _, _ = fit(BatchSelection(kind(), warmup_epochs=2, seed=11, epoch_size=1), max_epochs=3)
         orders = [[i for ids in module.ids()[epoch] for i in ids] for epoch in (0, 1)]
         assert all(sorted(order) == list(range(N)) != order for order in orders)
         assert orders[0] != orders[1]

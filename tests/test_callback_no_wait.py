@@ -10,7 +10,7 @@ import torch
 from no_host_wait import HostWaitError, forbid_host_wait
 from tiny_training import Tiny, data, fit, loader, trainer
 
-from lightning_ubs import UBS, ActiveBias, BatchSelection, HardImbalance, RecencyBias
+from lightning_ubs import UBS, ActiveBias, BatchSelection, HardImbalance, InfoBatch, LossBias, RecencyBias
 
 
 class Guarded(BatchSelection):
@@ -87,13 +87,13 @@ class CallsForwardOfUnknownKind(CallsForward):
 
 
 MODULES = [ReturnsProbs, ReturnsLogits, CallsForward, CallsForwardOfUnknownKind]
-STRATEGIES = [UBS, RecencyBias, ActiveBias, HardImbalance]
+STRATEGIES = [UBS, RecencyBias, ActiveBias, HardImbalance, LossBias, InfoBatch]
 
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_step_waits_not_even_the_first(module: Any, strategy: Any) -> None:
-    guarded = Guarded(strategy(), warmup_epochs=1)
+    guarded = Guarded(strategy(), warmup_epochs=1, epoch_size=1)
     fit(guarded, module(), max_epochs=3)
     assert guarded.steps == 18
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from ddp_worker import STATE, run
+from resume_tools import STRATEGIES
 
 from lightning_ubs import SelectionError
 
 HELPERS = Path(__file__).parent / "helpers"
-PAIRED = ("UBS", "ActiveBias", "RecencyBias", "HardImbalance", "Balance", "Random")
+PAIRED = tuple(STRATEGIES)
 UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
 
 

@@ -9,9 +9,19 @@ import pytest
 import torch
 from tiny_training import N, Tiny, fit, loader
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, HardImbalance, Random, RecencyBias, SelectionError
+from lightning_ubs import (
+    UBS,
+    ActiveBias,
+    Balance,
+    BatchSelection,
+    HardImbalance,
+    LossBias,
+    Random,
+    RecencyBias,
+    SelectionError,
+)
 
-STRATEGIES = (UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random)
+STRATEGIES = (UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random, LossBias)
 WAYS = ("batch", "none", "full", "systematic")
 
 

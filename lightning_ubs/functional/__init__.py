@@ -12,6 +12,7 @@ from lightning_ubs.functional.drawing import (
     weighted_order,
 )
 from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
+from lightning_ubs.functional.loss import pruned_probabilities, sample_cross_entropy, unknown_as_largest
 from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
     importance_weights,
@@ -38,15 +39,18 @@ __all__ = [
     "min_max_scale",
     "prediction_spread",
     "proportional_probabilities",
+    "pruned_probabilities",
     "raw_weights",
     "recency_entropy",
     "repeats_in_rows",
+    "sample_cross_entropy",
     "sample_weights",
     "selection_pressure",
     "selection_probabilities",
     "shuffled_pass",
     "stratified_order",
     "uncertainty_correlation",
+    "unknown_as_largest",
     "weighted_order",
     "window_fluctuation",
 ]

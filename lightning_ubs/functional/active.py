@@ -21,7 +21,7 @@ def prediction_spread(variance: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts > 1, spread, 0.0)
 
 
-def proportional_probabilities(spread: Tensor, smoothing: float | None = None) -> Tensor:
+def proportional_probabilities(spread: Tensor, smoothing: float | Tensor | None = None) -> Tensor:
     r"""Active Bias by sampling: :math:`P_i\propto a_i+\epsilon`; ε defaults to the mean of a.
 
     >>> proportional_probabilities(torch.tensor([0.0, 2.0])).tolist()

@@ -2,6 +2,7 @@
 
 from lightning_ubs.observe.dataset import DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.observe.observer import Observation, StepObserver
+from lightning_ubs.observe.row_scaling import RowScaling
 from lightning_ubs.observe.source import Outputs
 from lightning_ubs.observe.targets import Targets
 from lightning_ubs.observe.verification import Ids, IdVerification
@@ -12,6 +13,7 @@ __all__ = [
     "Ids",
     "Observation",
     "Outputs",
+    "RowScaling",
     "StepObserver",
     "Targets",
     "feature_matrix",

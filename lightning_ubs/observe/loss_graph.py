@@ -110,6 +110,27 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> LossTerm | None:
     return LossTerm(place, _KINDS[place.node], predictions, targets, fits=True)
 
 
+def loss_nodes(loss: Tensor, rows: int) -> list[tuple[Any, str, bool]]:
+    """(node, its name in words, whether it reads one row per sample) of every loss node; keep no node."""
+    saved = [(node, _SAVED[node.name()](node)) for node in _Graph(loss).terms]
+    return [
+        (
+            node,
+            f"{_SPOKEN[node.name()]} of {list(tensor.shape)}",
+            node.name() != _NLL[1] and _matrix(node, tensor, rows) is not None,
+        )
+        for node, tensor in saved
+    ]
+
+
+def predictions_of(node: Any) -> tuple[Any, int]:
+    """(node, number of its output) whose result are the predictions of a loss node, with a row per sample."""
+    below, output = node.next_functions[0]
+    while below.next_functions and below.name() in _SAME_VALUES and not below.name().startswith("TBackward"):
+        below, output = below.next_functions[0]
+    return below, output
+
+
 def main_term(terms: list[LossTerm], num_labels: int | None) -> LossTerm | list[LossTerm]:
     """The term of the main predictions, or all that could be (none, or several).
 

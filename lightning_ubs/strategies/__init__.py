@@ -1,9 +1,11 @@
-"""The paper's method and the five it is compared with."""
+"""The paper's method, the five it is compared with, and two that save training."""
 
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
 from lightning_ubs.strategies.base import Measurement, Strategy
 from lightning_ubs.strategies.hard import HardImbalance
+from lightning_ubs.strategies.infobatch import InfoBatch
+from lightning_ubs.strategies.loss import LossBias
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
 from lightning_ubs.strategies.ubs import UBS
@@ -14,6 +16,8 @@ __all__ = [
     "ActiveBias",
     "Balance",
     "HardImbalance",
+    "InfoBatch",
+    "LossBias",
     "Measurement",
     "Random",
     "RecencyBias",

@@ -47,7 +47,7 @@ class Strategy(ABC):
     #: Epochs before the first selected one are shuffled passes; False selects from the first epoch on.
     warms_up: ClassVar[bool] = True
     #: Whether :meth:`update` reads the batch's true labels.
-    needs_targets: ClassVar[bool] = False
+    needs_targets: bool = False
     #: Whether :meth:`reset` needs the (n, q) label matrix.
     needs_labels: ClassVar[bool] = False
     #: Whether :meth:`reset` needs the (n, d) feature matrix.
@@ -58,6 +58,12 @@ class Strategy(ABC):
     only_shuffles: ClassVar[bool] = False
     #: Whether the last batch of a selected epoch is filled, whatever the callback says.
     fill_last: bool = False
+    #: Whether epochs are plain shuffled passes again from the end of the schedule on.
+    ends_plain: ClassVar[bool] = False
+    #: How samples are drawn where the user does not say; with one given, only ways whose mean is exact are allowed.
+    default_replacement: ClassVar[Replacement | None] = None
+    #: Whether gradients count 1/(nP) where the user does not say.
+    default_unbiased: ClassVar[bool] = False
 
     num_samples: int = 0
     history_dtype: torch.dtype = torch.float32
@@ -75,6 +81,15 @@ class Strategy(ABC):
     def decays(self) -> bool:
         """Whether the pressure depends on the last epoch."""
         return False
+
+    @property
+    def default_epoch_size(self) -> float | None:
+        """Share of the samples in an epoch where the user does not say; None for all."""
+        return None
+
+    def default_end(self, start: int, num_epochs: int) -> int:
+        """The end of the schedule where the user does not say: the last epoch, where the pressure is 1."""
+        return max(start, num_epochs - 1)
 
     def reset(
         self,

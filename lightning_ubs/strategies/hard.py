@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs._checks import check_range
-from lightning_ubs.functional import hardness_probabilities, imbalance_weights
+from lightning_ubs.functional import hardness_probabilities, imbalance_weights, sample_cross_entropy
 from lightning_ubs.state import host_copy, spare_row_zeros
 from lightning_ubs.strategies.base import Measurement, Strategy
 
@@ -29,7 +29,7 @@ class HardImbalance(Strategy):
         neighbours: k of the nearest neighbours.
     """
 
-    needs_targets: ClassVar[bool] = True
+    needs_targets = True
     needs_labels: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True
 
@@ -61,8 +61,7 @@ class HardImbalance(Strategy):
             raise ValueError("HardImbalance needs the batch's true labels; pass targets=.")
         if self._loss.device != probs.device:
             self._loss = self._loss.to(probs.device)
-        loss = torch.nn.functional.binary_cross_entropy(probs, targets.to(probs.dtype), reduction="none")
-        self._loss[ids] = loss.mean(1)
+        self._loss[ids] = sample_cross_entropy(probs, targets)
 
     def measure(self) -> Measurement:
         """Hardness, scaled so that the hardest sample has 1."""

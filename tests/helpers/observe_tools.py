@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import lightning as L
 import torch
@@ -25,7 +25,7 @@ class Keeping(UBS):
 
 
 class KeepingTargets(Keeping):
-    needs_targets: ClassVar[bool] = True
+    needs_targets = True
 
 
 class Layout(Tiny):

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, HardImbalance, Random, RecencyBias, Strategy
+from lightning_ubs import (
+    UBS,
+    ActiveBias,
+    Balance,
+    BatchSelection,
+    HardImbalance,
+    InfoBatch,
+    LossBias,
+    Random,
+    RecencyBias,
+    Strategy,
+)
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "UBS": UBS,
@@ -18,6 +29,14 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "HardImbalance": HardImbalance,
     "Balance": Balance,
     "Random": Random,
+    "LossBias": LossBias,
+    "InfoBatch": InfoBatch,
+    "UBS, shorter and unbiased": UBS,
+}
+# 40 samples are five batches of 8, which two processes share evenly.
+OPTIONS = {
+    "InfoBatch": {"epoch_size": 40},
+    "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
 }
 FEATURES, LABELS = 6, 4
 
@@ -81,7 +100,8 @@ def make_trainer(folder: Path, callbacks: list[L.Callback], **kwargs: object) ->
 
 
 def make_selection(name: str = "UBS", **kwargs: object) -> BatchSelection:
-    return BatchSelection(STRATEGIES[name](), **({"warmup_epochs": 2, "seed": 3} | kwargs))
+    options = {"warmup_epochs": 2, "seed": 3} | OPTIONS.get(name, {}) | kwargs
+    return BatchSelection(STRATEGIES[name](), **options)
 
 
 def weights_of(module: L.LightningModule) -> Tensor:

@@ -11,7 +11,17 @@ import reference
 import torch
 from no_host_wait import forbid_host_wait
 
-from lightning_ubs import UBS, ActiveBias, Balance, HardImbalance, Random, RecencyBias, Strategy
+from lightning_ubs import (
+    UBS,
+    ActiveBias,
+    Balance,
+    HardImbalance,
+    InfoBatch,
+    LossBias,
+    Random,
+    RecencyBias,
+    Strategy,
+)
 from lightning_ubs.functional import correlation
 from lightning_ubs.strategies import uncertainty
 
@@ -156,11 +166,60 @@ def test_hard_imbalance_equals_the_reference(visits: Visits, pressure: float) ->
     )
 
 
+def latest(visits: Visits, score: Any) -> np.ndarray:
+    """The score of each sample's latest visit; NaN where there was none."""
+    scores = np.full(N, np.nan)
+    for ids, probs in visits.steps:
+        for i, row in zip(ids, probs, strict=True):
+            scores[i] = score(row.tolist(), visits.labels[i].tolist())
+    return scores
+
+
+def test_loss_bias_equals_the_reference_and_unvisited_samples_count_as_the_hardest(visits: Visits) -> None:
+    loss = latest(visits, reference.cross_entropy)
+    assert np.isnan(loss).sum() >= 2
+    filled = np.where(np.isnan(loss), np.nanmax(loss), loss)
+    quantized = trained(LossBias(s0=30), visits)
+    assert quantized.pressure_at(5, 5, 10) == 30.0
+    np.testing.assert_allclose(quantized.measured.weights.numpy(), reference.scale(filled), atol=1e-6)
+    expected = reference.probabilities(reference.scale(filled), 30.0)
+    np.testing.assert_allclose(quantized.probabilities(30.0).numpy(), expected, rtol=1e-9)
+    for floor in (0.0, 0.5, 2.0):
+        proportional = trained(LossBias(mode="proportional", floor=floor), visits)
+        shifted = filled + floor * filled.mean()
+        assert proportional.pressure_at(5, 5, 10) == 1.0
+        np.testing.assert_allclose(proportional.probabilities(1.0).numpy(), shifted / shifted.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("prune", [0.25, 0.5])
+@pytest.mark.parametrize("score", ["loss", "uncertainty"])
+def test_infobatch_draws_samples_below_the_mean_less_often_by_its_share(
+    visits: Visits, score: Any, prune: float
+) -> None:
+    def entropy(row: list[float], _: list[float]) -> float:
+        return float(np.mean([reference.entropy(p) for p in row]))
+
+    values = latest(visits, reference.cross_entropy if score == "loss" else entropy)
+    kept = np.where(values < np.nanmean(values), 1 - prune, 1.0)
+    assert 0 < (kept < 1).sum() < N
+    assert (kept[np.isnan(values)] == 1).all()
+    strategy = trained(InfoBatch(prune=prune, score=score), visits)
+    np.testing.assert_allclose(strategy.probabilities(1.0).numpy(), kept / kept.sum(), rtol=1e-9)
+    assert strategy.needs_targets == (score == "loss")
+
+
+def test_infobatch_says_how_it_is_drawn_and_where_its_plain_epochs_begin() -> None:
+    strategy = InfoBatch(prune=0.4)
+    assert strategy.default_epoch_size == pytest.approx(0.8)
+    assert (strategy.default_replacement, strategy.default_unbiased) == ("systematic", True)
+    assert [strategy.default_end(5, epochs) for epochs in (80, 20, 8, 5)] == [70, 17, 7, 6]
+
+
 def test_hard_imbalance_keeps_its_pressure() -> None:
     assert {HardImbalance(pressure=8).pressure_at(epoch, 5, 20) for epoch in (5, 12, 20, 99)} == {8.0}
 
 
-@pytest.mark.parametrize("kind", [UBS, RecencyBias, lambda: ActiveBias(mode="quantized")])
+@pytest.mark.parametrize("kind", [UBS, RecencyBias, LossBias, lambda: ActiveBias(mode="quantized")])
 def test_falling_pressure_equals_the_reference(kind: Any) -> None:
     for epoch in (5, 9, 14, 19, 30):
         assert kind().pressure_at(epoch, 5, 19) == pytest.approx(reference.pressure(epoch, 5, 19, 100.0))
@@ -183,6 +242,10 @@ ALL = {
     "hard": HardImbalance,
     "balance": Balance,
     "random": Random,
+    "loss": LossBias,
+    "loss_proportional": lambda: LossBias(mode="proportional"),
+    "infobatch": InfoBatch,
+    "infobatch_uncertainty": lambda: InfoBatch(score="uncertainty"),
 }
 
 
@@ -255,7 +318,7 @@ def test_the_spare_id_is_never_remembered(name: str, visits: Visits) -> None:
     assert torch.equal(strategy.probabilities(5.0), other.probabilities(5.0))
 
 
-@pytest.mark.parametrize("name", ["ubs", "active", "recency"])
+@pytest.mark.parametrize("name", ["ubs", "active", "recency", "loss", "loss_proportional", "infobatch"])
 def test_nothing_is_measured_before_the_first_prediction(name: str, visits: Visits) -> None:
     strategy = make(name)
     visits.reset(strategy)
@@ -291,8 +354,9 @@ def test_strategies_that_need_matrices_say_so(kind: type[Strategy]) -> None:
         kind().reset(5)
 
 
-def test_hard_imbalance_without_targets_says_so(visits: Visits) -> None:
-    strategy = HardImbalance()
+@pytest.mark.parametrize("kind", [HardImbalance, LossBias, InfoBatch])
+def test_strategies_by_loss_without_targets_say_so(visits: Visits, kind: type[Strategy]) -> None:
+    strategy = kind()
     visits.reset(strategy)
     with pytest.raises(ValueError, match="targets="):
         strategy.update(torch.tensor([0]), torch.rand(1, Q))
@@ -318,7 +382,7 @@ def test_balance_batches_have_the_label_proportions_of_the_whole() -> None:
     assert [batch.sum(0).tolist() for batch in torch.split(labels[order], 10)] == [[2.0, 5.0]] * 4
 
 
-@pytest.mark.parametrize("name", ["ubs", "recency", "hard"])
+@pytest.mark.parametrize("name", ["ubs", "recency", "hard", "loss"])
 @pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
 def test_selected_epochs_prefer_likely_samples(name: str, replacement: Any, visits: Visits) -> None:
     strategy = trained(make(name), visits)

@@ -14,6 +14,8 @@ from lightning_ubs import (
     Balance,
     BatchSelection,
     HardImbalance,
+    InfoBatch,
+    LossBias,
     Random,
     RecencyBias,
     Strategy,
@@ -27,6 +29,8 @@ PARAMETERS = {
     HardImbalance: ["pressure", "neighbours"],
     Balance: [],
     Random: ["fill_last"],
+    LossBias: ["s0", "mode", "floor"],
+    InfoBatch: ["prune", "score"],
 }
 
 
@@ -85,6 +89,19 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (HardImbalance, "pressure", inf, ""),
     (HardImbalance, "neighbours", 0, "at least 1"),
     (HardImbalance, "neighbours", 1.5, ""),
+    (LossBias, "s0", 0.5, "at least 1"),
+    (LossBias, "mode", "linear", "'quantized' or 'proportional'"),
+    (LossBias, "floor", -0.1, "at least 0"),
+    (LossBias, "floor", nan, "at least 0"),
+    (InfoBatch, "prune", 0, "between 0 and 1"),
+    (InfoBatch, "prune", 1, "between 0 and 1"),
+    (InfoBatch, "prune", -0.5, "between 0 and 1"),
+    (InfoBatch, "prune", 1.5, "between 0 and 1"),
+    (InfoBatch, "prune", nan, "between 0 and 1"),
+    (InfoBatch, "score", "margin", "'loss' or 'uncertainty'"),
+    (BatchSelection, "unbiased", "yes", "True, False or 'annealed'"),
+    (BatchSelection, "unbiased", True, "replacement='systematic' or 'full'"),
+    (BatchSelection, "unbiased", "annealed", "replacement='systematic' or 'full'"),
     (BatchSelection, "warmup_epochs", -1, "at least 0"),
     (BatchSelection, "seed", -1, "at least 0"),
     (BatchSelection, "start_epoch", -2, "at least 0"),
@@ -124,6 +141,9 @@ def test_only_the_strategies_with_falling_pressure_need_a_last_epoch() -> None:
     assert UBS().decays
     assert RecencyBias().decays
     assert ActiveBias(mode="quantized").decays
+    assert LossBias().decays
+    assert InfoBatch().decays
+    assert not LossBias(mode="proportional").decays
     assert not ActiveBias().decays
     assert not any(kind().decays for kind in (HardImbalance, Balance, Random))
 

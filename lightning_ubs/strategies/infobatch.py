@@ -1,0 +1,81 @@
+"""InfoBatch: leave out some of the easy samples, and let the others count for them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from lightning_ubs._checks import check_choice
+from lightning_ubs.functional import binary_entropy, pruned_probabilities, sample_cross_entropy
+from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.strategies.latest import LatestScoreStrategy
+
+
+class InfoBatch(LatestScoreStrategy):
+    """Trains on fewer samples per epoch without a bias (Qin et al., ICLR 2024).
+
+    **What it does.** Samples whose score is below the mean are easy. An epoch leaves out a share ``prune`` of them, and
+    those that come count 1/(1 - ``prune``) times as much as the hard ones, so that the expected gradient is that of all
+    samples. The last eighth of the epochs (or those from ``end_epoch`` of the callback on) are plain shuffled passes of
+    the same length. A sample that was not visited yet is hard.
+
+    Here this is a P of two levels, drawn systematically, with gradients that count 1/(nP), in epochs of
+    1 - ``prune``/2 of the samples, whatever the number of easy ones is: all epochs have the same number of steps.
+    ``BatchSelection`` chooses all of it by itself, unless you say otherwise.
+
+    **How it differs from the original.** There, hard samples count 1 and easy ones 1/(1 - r), so that an epoch with
+    fewer steps has as much gradient in sum; here all weights are smaller by one factor, so that a step has as much
+    gradient as a step of plain training.
+
+    **When to use it.** Plenty of samples, more than the model needs; it saves time, not more. With
+    ``BatchSelection(epoch_size=...)`` it saves another share.
+
+    **What it costs.** One number per sample.
+
+    Args:
+        prune: share of the easy samples that is left out, r, in (0, 1).
+        score: ``"loss"``, the latest binary cross-entropy, or ``"uncertainty"``, the entropy of the latest prediction,
+            which needs no labels; the mean over the labels.
+
+    >>> InfoBatch(prune=0.5).default_epoch_size
+    0.75
+    """
+
+    ends_plain: ClassVar[bool] = True
+    default_replacement: ClassVar[Replacement | None] = "systematic"
+    default_unbiased: ClassVar[bool] = True
+
+    def __init__(self, prune: float = 0.5, score: Literal["loss", "uncertainty"] = "loss") -> None:
+        super().__init__()
+        if not (isinstance(prune, int | float) and 0 < prune < 1):
+            raise ValueError(f"prune={prune!r} is out of range; it must be a share between 0 and 1, such as 0.5.")
+        check_choice("score", score, ("loss", "uncertainty"))
+        self.prune = float(prune)
+        self.score: Literal["loss", "uncertainty"] = score
+        self.needs_targets = score == "loss"
+
+    @property
+    def decays(self) -> bool:
+        """The last epochs are plain, so they must be known."""
+        return True
+
+    @property
+    def default_epoch_size(self) -> float:
+        """1 - prune/2: what is left where half of the samples are easy."""
+        return 1 - self.prune / 2
+
+    def default_end(self, start: int, num_epochs: int) -> int:
+        """The first of the plain epochs that end the training; at least one epoch is selected."""
+        return max(start + 1, num_epochs * 7 // 8)
+
+    def scores_of(self, probs: Tensor, targets: Tensor | None) -> Tensor:
+        """The loss or the entropy of each sample."""
+        if self.score == "uncertainty":
+            return binary_entropy(probs).mean(1)
+        assert targets is not None
+        return sample_cross_entropy(probs, targets)
+
+    def probabilities(self, pressure: float) -> Tensor:
+        """P of two levels; uniform while nothing was predicted yet."""
+        return self.uniform() if self.measured.weights is None else pruned_probabilities(self.latest, self.prune)
