@@ -1,18 +1,23 @@
-"""Feed damaged ARFF, XML, NPZ, MATLAB and R files to the readers and see how they take it.
+"""Feed damaged and hostile files of every format to the readers and see what they do.
 
-Every input must be read, or refused by one ``DataError`` of one sentence that names the file, within seconds; and
-nothing in it may be executed. Run ``python benchmarks/fuzz_readers.py``; the exit code is the verdict. Seven of nine
-inputs are ARFF, XML or NPZ, so that the default of 13,000 holds 10,000 of these.
+Every input must be read, or refused by one ``DataError`` of one sentence that names the file, within 10 seconds and
+2 GB; and nothing in it may be executed. They are read in processes with limits, so that a crash or a limit that is hit
+is seen and counted. Run ``python benchmarks/fuzz_readers.py``; the exit code is the verdict.
 """
 
 from __future__ import annotations
 
 import argparse
+import bz2
+import functools
 import gzip
 import io
+import json
 import lzma
+import os
 import pickle
 import random
+import resource
 import signal
 import struct
 import sys
@@ -20,9 +25,10 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.io
@@ -30,7 +36,10 @@ import scipy.sparse
 
 from lightning_ubs.data import DataError, read_dataset
 
-HANG_SECONDS = 20.0
+SECONDS = 10
+MEMORY = 2 * 2**30
+BATCH = 50
+FORBIDDEN = {"pickle.find_class", "os.system", "os.exec", "subprocess.Popen", "socket.connect"}
 XML = b"""<?xml version="1.0" encoding="utf-8"?>
 <labels xmlns="http://mulan.sourceforge.net/labels">
 <label name="a"></label><label name="b"><label name="c d"/></label>
@@ -60,6 +69,15 @@ SPARSE = b"""@relation sparse
 {}
 {1 y, 2 -4,5 1}
 """
+CSV = b"""x,"a, b",label_a,label_b
+0.5,1e3,0,1
+-2,"7",true,no
+1,3,1,1
+"""
+SVMLIGHT = b"""1,3 1:0.5 4:-2e3 # comment
+ 2:1
+3 1:7 2:0.25 3:1
+"""
 MEKA = DENSE.replace(b"'small: set'", b"'small: -C -3 -split-number 2'")
 TOKENS = [
     b"{", b"}", b"'", b'"', b"\\", b",", b",,,,,,,,", b"%", b"?", b"\n", b"\r", b"\t", b"\x00", b"\xff\xfe", b" ",
@@ -80,8 +98,12 @@ class Bomb:
         return exec, ("raise SystemExit('a reader executed a pickle')",)
 
 
-class Hang(BaseException):
-    """A reader took too long; not an ``Exception``, so that no reader can swallow it."""
+class Result(NamedTuple):
+    """What became of one input."""
+
+    outcome: str
+    seconds: float
+    memory: int
 
 
 @dataclass
@@ -91,6 +113,7 @@ class Verdict:
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     slowest: float = 0.0
+    largest: int = 0
 
 
 def npy(array: Any) -> bytes:
@@ -100,10 +123,10 @@ def npy(array: Any) -> bytes:
     return stream.getvalue()
 
 
-def archive(members: dict[str, bytes]) -> bytes:
+def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
     """Return the bytes of an ``.npz`` file with valid checksums, whatever its members hold."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as file:
+    with zipfile.ZipFile(stream, "w", compression) as file:
         for name, content in members.items():
             file.writestr(name + ".npy", content)
     return stream.getvalue()
@@ -149,6 +172,47 @@ def rda_file() -> bytes:
     return b"RDX2\nX\n" + integers(2, 196610, 131840, 0x402, 1) + chars("set") + mldr + integers(254)
 
 
+@functools.cache
+def parquet_file() -> bytes:
+    """Return a small Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"x": [0.5, 1.5, 2.5], "label_a": [0, 1, 0], "label_b": [True, False, True]}), stream)
+    return stream.getvalue()
+
+
+@functools.cache
+def bombs() -> list[tuple[str, bytes]]:
+    """Return files that unpack to a hundred megabytes or more, or claim to, with their names."""
+    zeros = bytes(120_000_000)
+    rows = DENSE + b"7,green,1,1,0\n" * 6_000_000
+    vector = (
+        rda_file()[:-4] + struct.pack(">3i", 0x402, 1, 0x40009) + struct.pack(">i1s2i", 1, b"z", 14, 15_000_000) + zeros
+    )
+    wide = {"X": npy(np.zeros((30_000_000, 1), np.float32)), "Y": npy(np.ones((1, 1)))}
+    stream = io.BytesIO()
+    scipy.io.savemat(stream, {"data": np.zeros((15_000_000, 1)), "target": np.eye(2, 4)}, do_compression=True)
+    sides = struct.pack("<2i", 4, 3)
+    sparse = io.BytesIO()
+    scipy.io.savemat(sparse, {"data": scipy.sparse.csc_matrix(np.eye(4, 3)), "target": np.eye(2, 4)})
+    return [
+        ("input.arff.gz", gzip.compress(rows, 6)),
+        ("input.arff.bz2", bz2.compress(b"%\n" * 2_000_000) * 30),
+        ("input.arff.xz", lzma.compress(rows, preset=0)),
+        ("input.arff.gz", gzip.compress(zeros, 6)),
+        ("input.csv.gz", gzip.compress(CSV + b"1,1,1,1\n" * 10_000_000, 6)),
+        ("input.svm.gz", gzip.compress(SVMLIGHT + b"1,3 1:1\n" * 10_000_000, 6)),
+        ("input.svm", b"1 2147483646:1\n2 1:1\n"),
+        ("input.npz", archive(wide, zipfile.ZIP_DEFLATED)),
+        ("input.mat", stream.getvalue()),
+        ("input.mat", sparse.getvalue().replace(sides, struct.pack("<2i", 2**31 - 1, 3))),
+        ("input.rda", gzip.compress(vector, 6)),
+        ("input.rda", bz2.compress(vector)),
+    ]
+
+
 def mutate(data: bytes, rng: random.Random, rounds: int = 6) -> bytes:
     """Return a damaged copy: bytes flipped, cut, doubled, or hostile tokens put in."""
     damaged = bytearray(data)
@@ -172,9 +236,14 @@ def mutate(data: bytes, rng: random.Random, rounds: int = 6) -> bytes:
     return bytes(damaged)
 
 
-def write_input(folder: Path, rng: random.Random) -> Path:
-    """Write one damaged input, with what belongs beside it, and return the file to read."""
-    kind = rng.choice(["dense", "sparse", "meka", "xml", "zip", "members", "gz", "mat", "rda"])
+def write_input(folder: Path, rng: random.Random, with_bombs: bool) -> Path:
+    """Write one hostile input, with what belongs beside it, and return the file to read."""
+    if with_bombs and rng.random() < 0.01:
+        name, content = rng.choice(bombs())
+        (folder / "input.xml").write_bytes(XML)
+        (folder / name).write_bytes(content if rng.random() < 0.5 else mutate(content, rng))
+        return folder / name
+    kind = rng.choice(["dense", "sparse", "meka", "xml", "zip", "members", "packed", *PLAIN])
     if kind in ("zip", "members"):
         members = rng.choice(npz_members())
         if kind == "members":
@@ -184,64 +253,108 @@ def write_input(folder: Path, rng: random.Random) -> Path:
         path = folder / "input.npz"
         path.write_bytes(content if kind == "members" else mutate(content, rng))
         return path
-    if kind in ("mat", "rda"):
+    if kind in PLAIN:
         path = folder / f"input.{kind}"
-        content = mutate(mat_file() if kind == "mat" else rda_file(), rng)
+        content = mutate(PLAIN[kind](), rng)
         path.write_bytes(lzma.compress(content) if kind == "rda" and rng.random() < 0.5 else content)
         return path
-    source = {"dense": DENSE, "sparse": SPARSE, "meka": MEKA, "xml": DENSE, "gz": SPARSE}[kind]
+    source = {"dense": DENSE, "sparse": SPARSE, "meka": MEKA, "xml": DENSE, "packed": SPARSE}[kind]
     path = folder / "input.arff"
     (folder / "input.xml").write_bytes(mutate(XML, rng) if kind == "xml" else XML)
-    if kind == "gz":
+    if kind == "packed":
+        compress = rng.choice([gzip.compress, bz2.compress, lzma.compress])
         path = folder / "input.arff.gz"
-        content = gzip.compress(mutate(source, rng)) if rng.random() < 0.5 else mutate(gzip.compress(source), rng)
-        path.write_bytes(content)
+        path.write_bytes(compress(mutate(source, rng)) if rng.random() < 0.5 else mutate(compress(source), rng))
     else:
         path.write_bytes(source if kind == "xml" else mutate(source, rng))
     return path
 
 
-def fuzz(inputs: int, seed: int = 0) -> Verdict:
-    """Read ``inputs`` damaged files and return what happened."""
-    verdict, executed = Verdict(), list[str]()
-    forbidden = {"pickle.find_class", "os.system", "os.exec", "subprocess.Popen", "socket.connect"}
-    listening = True
+PLAIN: dict[str, Callable[[], bytes]] = {
+    "mat": mat_file, "rda": rda_file, "csv": lambda: CSV, "svm": lambda: SVMLIGHT, "parquet": parquet_file,
+}  # fmt: skip
 
-    def watch(event: str, _: Any) -> None:
-        if listening and event in forbidden:
-            executed.append(event)
 
-    def expire(*_: Any) -> None:
-        raise Hang
-
-    sys.addaudithook(watch)
-    before = signal.signal(signal.SIGALRM, expire)
+def fuzz(inputs: int, seed: int = 0, with_bombs: bool = False, first: int = 0) -> Verdict:
+    """Read ``inputs`` hostile files and return what happened."""
+    verdict, number, end = Verdict(), first, first + inputs
+    if with_bombs:
+        bombs()  # once, before the processes that use them
     with tempfile.TemporaryDirectory() as name:
-        for number in range(inputs):
-            path = write_input(Path(name), random.Random(f"{seed}-{number}"))
-            start = time.perf_counter()
-            signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
-            try:
-                outcome = _outcome(path)
-            except Hang:
-                outcome = "fault: hang"
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            verdict.slowest = max(verdict.slowest, time.perf_counter() - start)
-            outcome = f"fault: executed {executed.pop()}" if executed else outcome
-            verdict.outcomes[outcome.split(":")[0]] += 1
-            if outcome.startswith("fault"):
-                verdict.faults.append(f"input {number} of seed {seed} ({path.name}): {outcome}")
-    listening = False
-    signal.signal(signal.SIGALRM, before)
+        while number < end:
+            wanted = range(number, min(number + BATCH, end))
+            for result in _in_a_process(Path(name), wanted, seed, with_bombs):
+                verdict.slowest = max(verdict.slowest, result.seconds)
+                verdict.largest = max(verdict.largest, result.memory)
+                verdict.outcomes[result.outcome.split(":")[0]] += 1
+                if result.outcome.startswith("fault"):
+                    verdict.faults.append(f"input {number} of seed {seed}: {result.outcome}")
+                number += 1
     return verdict
+
+
+def _in_a_process(folder: Path, numbers: range, seed: int, with_bombs: bool) -> list[Result]:
+    """Return what became of inputs that a child with limits read, up to the first that ended the child."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        try:
+            with os.fdopen(theirs, "w") as stream:
+                for result in _watched(folder, numbers, seed, with_bombs):
+                    stream.write(json.dumps(result) + "\n")
+                    stream.flush()
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as stream:
+        results = [Result(*json.loads(line)) for line in stream]
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        late = name in ("SIGALRM", "SIGPROF")
+        told = f"longer than {SECONDS} s" if late else f"the process crashed by {name}"
+        results.append(Result(f"fault: {told}", SECONDS if late else 0.0, 0))
+    elif len(results) < len(numbers):
+        results.append(Result("fault: no outcome", 0.0, 0))
+    return results
+
+
+def _watched(folder: Path, numbers: range, seed: int, with_bombs: bool) -> Iterator[Result]:
+    """Read inputs in this process, which may not execute anything nor pass its limits."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    executed = list[str]()
+    sys.addaudithook(lambda event, _: executed.append(event) if event in FORBIDDEN else None)
+    before = _memory("VmRSS")
+    for number in numbers:
+        path = write_input(folder, random.Random(f"{seed}-{number}"), with_bombs)
+        start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # processor time: other programs do not count
+        signal.alarm(10 * SECONDS)
+        outcome = _outcome(path)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+        outcome = f"fault: executed {executed.pop()}" if executed else outcome
+        path.unlink()
+        (folder / "input.xml").unlink(missing_ok=True)
+        yield Result(outcome, time.process_time() - start, _memory("VmHWM") - before)
+
+
+def _memory(what: str) -> int:
+    """Return a count of this process's memory in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(what)).split()[1]) * 1024
 
 
 def _outcome(path: Path) -> str:
     try:
-        data = read_dataset(path, cache=False)
+        labels = "label" if ".csv" in path.name or ".parquet" in path.name else None
+        data = read_dataset(path, labels, cache=False)
     except DataError as error:
         told = str(error)
+        if "too little memory" in told or "MemoryError" in told:
+            return f"fault: more than {MEMORY:,} bytes: {told!r}"
         single = "\n" not in told and told.endswith(".") and len(told) < 600
         return "refused" if single and "input." in told else f"fault: an unclear message: {told!r}"
     except (Exception, SystemExit) as error:
@@ -254,12 +367,16 @@ def _outcome(path: Path) -> str:
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=13_000)
+    parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first input, to repeat one")
     arguments = parser.parse_args()
     assert b"exec" in pickle.dumps(Bomb())
-    verdict = fuzz(arguments.inputs, arguments.seed)
-    print(f"{dict(verdict.outcomes)}, slowest {verdict.slowest:.2f} s, faults {len(verdict.faults)}")
+    verdict = fuzz(arguments.inputs, arguments.seed, with_bombs=True, first=arguments.first)
+    print(
+        f"{dict(verdict.outcomes)}, slowest {verdict.slowest:.2f} s, largest {verdict.largest / 2**20:.0f} MiB, "
+        f"faults {len(verdict.faults)}"
+    )
     for fault in verdict.faults[:20]:
         print(fault)
     return 1 if verdict.faults else 0

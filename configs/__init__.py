@@ -1,1 +1,5 @@
-"""Hydra configuration groups, installed as ``lightning_ubs.configs``."""
+"""Configurations for Hydra, by group; ``pkg://lightning_ubs.configs`` finds them, and registers the datasets."""
+
+from lightning_ubs.data.configs import register_datasets
+
+register_datasets()

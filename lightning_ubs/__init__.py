@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_ubs.callback import BatchSelection
+    from lightning_ubs.comparison import Comparison, compare
     from lightning_ubs.errors import SelectionError
     from lightning_ubs.sampling import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
@@ -33,6 +34,7 @@ __all__ = [
     "ActiveBias",
     "Balance",
     "BatchSelection",
+    "Comparison",
     "EpochPlan",
     "HardImbalance",
     "InfoBatch",
@@ -45,10 +47,13 @@ __all__ = [
     "Strategy",
     "UncertaintyStrategy",
     "__version__",
+    "compare",
 ]
 
 _HOMES = {
     "BatchSelection": "callback",
+    "Comparison": "comparison",
+    "compare": "comparison",
     "SelectionError": "errors",
     "EpochPlan": "sampling",
     "SelectionSampler": "sampling",

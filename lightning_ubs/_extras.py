@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 
@@ -18,6 +19,13 @@ def optional_import(module: str, extra: str = "experiments") -> Any:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
         raise ModuleNotFoundError(
-            f"{module!r} is needed here and not installed; run: pip install 'lightning-ubs[{extra}]'",
+            f"{module!r} is needed here and not installed; run: pip install 'lightning-ubs[{extra}]'.",
             name=error.name,
         ) from None
+
+
+def require_experiments() -> None:
+    """Say at the start, rather than in every run, that the extra which experiments need is not installed."""
+    for module in ("joblib", "sklearn", "scipy", "pandas", "jinja2", "matplotlib", "rich"):
+        if importlib.util.find_spec(module) is None:
+            optional_import(module)

@@ -36,7 +36,12 @@ from lightning_ubs.selector import Selector
 from lightning_ubs.session import FitSession
 from lightning_ubs.strategies import UBS, Strategy
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "uint8": torch.uint8,
+}
 
 
 class BatchSelection(Callback):
@@ -62,7 +67,8 @@ class BatchSelection(Callback):
         start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
         end_epoch: epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
             the strategy brings, else the last.
-        history_dtype: ``"float32"`` (default), ``"float16"`` or ``"bfloat16"`` for remembered predictions.
+        history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for remembered
+            predictions.
         device: where they are kept; the module's device by default.
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +18,20 @@ if TYPE_CHECKING:
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
-  lightning-ubs compare                 Random against UBS on embedded data, and a report, in about a minute
+  lightning-ubs compare                 Random against UBS on embedded data, the verdict and a report, in two minutes
   lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
   lightning-ubs data list               all datasets
   lightning-ubs data show NAME          all about one of them
   lightning-ubs data get NAME           download and check it
-  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; [labels=...] for ARFF
+  lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; --help lists the formats
 
   lightning-ubs COMMAND --help          the keys of a command
   lightning-ubs --version               the version
+  eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
-DATA_COMMANDS = {"list": (0, 0), "show": (1, 1), "get": (1, 1), "convert": (1, 2)}
 
 
 class Stopped(BaseException):
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         _say(f"lightning-ubs {version('lightning-ubs')}")
         return 0
+    if command in ("-sc", "--shell-completion", "--shell_completion"):
+        return _complete(rest)
     if command not in COMMANDS:
         import difflib
 
@@ -71,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _hydra(command: str, arguments: Sequence[str]) -> int:
     """Run a Hydra application; errors that a user can put right become one sentence."""
-    from lightning_ubs.experiment import arguments as forms
+    from lightning_ubs.experiment import overrides
     from lightning_ubs.experiment.messages import explain
 
     wants_trace = os.environ.get("HYDRA_FULL_ERROR", "0") not in ("", "0")
@@ -80,15 +85,13 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     try:
         if command == "compare" and {"-m", "--multirun"} & set(arguments):
             raise UsageError("compare runs every combination by itself; leave the flag -m out.")
-        ready = getattr(forms, f"{command}_arguments")(arguments)
+        ready = getattr(overrides, f"{command}_overrides")(arguments)
         if command == "report" and not any(one.startswith(("results=", "-")) for one in ready):
             raise UsageError("report needs a results folder: lightning-ubs report FOLDER.")
-        import hydra
-
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us
         sys.argv = [f"lightning-ubs {command}", *ready]
-        task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-        hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+        with _usable_choices() if {"--help", "-h"} & set(ready) else nullcontext():
+            _application(command)
     except (SystemExit, KeyboardInterrupt, UsageError):
         raise
     except (Exception, Stopped) as caught:
@@ -100,6 +103,41 @@ def _hydra(command: str, arguments: Sequence[str]) -> int:
     finally:
         _restore("HYDRA_FULL_ERROR", before[0])
         sys.argv = before[1]
+    return 0
+
+
+def _application(command: str) -> None:
+    """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
+    import hydra
+
+    task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
+    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+
+
+@contextmanager
+def _usable_choices() -> Iterator[None]:
+    """Leave out of Hydra's help what the choices of a group share and what is itself none."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        _say(re.sub(r"^(data|selection): (.*?)default, ", r"\1: \2", text.getvalue().rstrip(), flags=re.MULTILINE))
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Tab completion."""
+    from lightning_ubs.experiment.completion import complete
+
+    def ask(command: str, ready: Sequence[str]) -> None:
+        before, sys.argv = sys.argv, ["lightning-ubs", *ready]
+        try:
+            _application(command)
+        finally:
+            sys.argv = before
+
+    for line in complete(arguments, COMMANDS, ask):
+        _say(line)
     return 0
 
 
@@ -131,23 +169,13 @@ def train_task(config: DictConfig) -> float:
 
 @_guarded
 def compare_task(config: DictConfig) -> None:
-    """A grid, then its report."""
+    """A grid, then its verdict and its report."""
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.config import ConfigError
-    from lightning_ubs.experiment.grid import run_grid
+    from lightning_ubs.experiment.command import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    outcome = run_grid(plain)
-    if outcome.finished or not outcome.failed:
-        _report(plain["results"], plain["report"])
-    if outcome.failed:
-        last = outcome.failed[-1]
-        raise ConfigError(
-            f"{len(outcome.failed)} of {outcome.total} runs failed, the last ({last['data']}, {last['model']}, "
-            f"{last['label']}, fold {last['fold']}) with: {str(last['error']).splitlines()[-1]} "
-            "The others are kept; the same command tries the failed ones again."
-        )
+    compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))
 
 
 @_guarded
@@ -163,7 +191,7 @@ def _report(results: str, options: dict[str, Any]) -> None:
     from lightning_ubs.report import build_report
 
     paper = _paper(options["paper"])
-    page = build_report(results, options["output"], paper, title=options["title"], formats=options["formats"])
+    page = build_report(results, paper=paper, **{name: value for name, value in options.items() if name != "paper"})
     _say(f"report: {page}")
 
 
@@ -180,43 +208,13 @@ def _paper(value: Any) -> Path | None:
 
 def _data(arguments: Sequence[str]) -> int:
     """``lightning-ubs data list | show NAME | get NAME | convert FILE [OUT]``."""
-    words = [one for one in arguments if "=" not in one or Path(one).exists()]
-    options = dict(one.split("=", 1) for one in arguments if one not in words)
-    if not words or words[0] in ("--help", "-h"):
-        _say("\n".join(line for line in HELP.splitlines() if " data " in line))
-        return 0
-    command, names = words[0], words[1:]
-    if command not in DATA_COMMANDS:
-        raise UsageError(f"there is no command 'data {command}'; use data {', data '.join(DATA_COMMANDS)}.")
-    least, most = DATA_COMMANDS[command]
-    if not least <= len(names) <= most:
-        form = {"list": "data list", "convert": "data convert FILE [OUT]"}.get(command, f"data {command} NAME")
-        raise UsageError(f"'data {command}' was given {len(names)} names; use: lightning-ubs {form}.")
-    allowed = ("data_dir", "labels") if command == "convert" else ("data_dir",)
-    for key, value in options.items():
-        if key not in allowed:
-            raise UsageError(f"{key}={value}: 'data {command}' has no such key; known are {', '.join(allowed)}.")
-    return _run_data(command, names, options)
-
-
-def _run_data(command: str, names: Sequence[str], options: dict[str, str]) -> int:
     from lightning_ubs.data import commands
     from lightning_ubs.experiment.messages import explain
 
-    labels: Any = options.get("labels")
-    if labels is not None and labels.lstrip("-").isdigit():
-        labels = int(labels)
-    elif labels is not None and labels.startswith("["):
-        labels = [name.strip() for name in labels.strip("[]").split(",")]
-    folder = options.get("data_dir")
-    actions: dict[str, Callable[[], str]] = {
-        "list": lambda: commands.list_datasets(folder),
-        "show": lambda: commands.show_dataset(names[0], folder),
-        "get": lambda: commands.get_dataset(names[0], folder),
-        "convert": lambda: commands.convert_file(names[0], names[1] if len(names) > 1 else None, labels),
-    }
     try:
-        _say(actions[command]())
+        _say(commands.run(arguments))
+    except commands.UsageError as error:
+        raise UsageError(str(error)) from None
     except Exception as error:
         sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
         if sentence is None:

@@ -1,8 +1,8 @@
 r"""Multi-label metrics on torchmetrics, with the tie rules of the paper's evaluation.
 
 Every metric takes ``preds`` (n, q), probabilities in [0, 1], and ``target`` (n, q), zeros and ones. Scores
-are compared by sorting, so that memory stays O(n q). Metrics that need all scores at once (Macro-AUC, mAP,
-macro F1) share one copy of them in `multilabel_metrics`.
+are compared by sorting, so that memory stays O(n q). Metrics that need all scores at once (Macro-AUC,
+macro average precision, macro F1) share one copy of them in `multilabel_metrics`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,25 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import BinaryF1Score, BinaryHammingDistance
+from torchmetrics.functional.classification import multilabel_average_precision
 from torchmetrics.utilities import dim_zero_cat
+
+from lightning_ubs.known_metrics import METRICS
 
 __all__ = [
     "HIGHER_IS_BETTER",
     "Coverage",
     "HammingLoss",
     "MacroAUC",
+    "MacroAveragePrecision",
     "MacroF1",
-    "MeanAveragePrecision",
     "MicroF1",
     "OneError",
     "RankingLoss",
     "multilabel_metrics",
 ]
 
-HIGHER_IS_BETTER: dict[str, bool] = {
-    "macro_auc": True,
-    "ranking_loss": False,
-    "hamming_loss": False,
-    "one_error": False,
-    "coverage": False,
-    "micro_f1": True,
-    "macro_f1": True,
-    "map": True,
-}
+HIGHER_IS_BETTER: dict[str, bool] = {row.key: row.higher_is_better for row in METRICS if row.key != "macro_auc_half"}
 """Direction of every key of `multilabel_metrics`."""
 
 _LABELS_PER_CHUNK = 64
@@ -70,15 +64,6 @@ def _pairs_not_below(scores: Tensor, positive: Tensor) -> Tensor:
     positive = positive.gather(-1, order)
     negatives_up_to = _at_end_of_tie((~positive).cumsum(-1), ordered)
     return (negatives_up_to * positive).sum(-1)
-
-
-def _average_precision(scores: Tensor, positive: Tensor) -> Tensor:
-    """Average precision of each row of (m, n), ties being one threshold; NaN where nothing is positive."""
-    ordered, order = scores.sort(dim=-1, descending=True)
-    positive = positive.gather(-1, order)
-    rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device).expand_as(order)
-    precision = _at_end_of_tie(positive.cumsum(-1), ordered) / _at_end_of_tie(rank, ordered)
-    return (precision * positive).sum(-1) / positive.sum(-1)
 
 
 class _ScoreMetric(Metric):
@@ -152,12 +137,27 @@ class MacroAUC(_ScoreMetric):
         return total / (usable.sum() if self.degenerate == "skip" else len(usable))
 
 
-class MeanAveragePrecision(_ScoreMetric):
-    """Mean of scikit-learn's average precision over the labels that have positives; NaN if none has."""
+class MacroAveragePrecision(_ScoreMetric):
+    """Mean of average precision over the labels that have positives; NaN if none has.
+
+    torchmetrics computes it per label; equal scores are one threshold. Labels without positives are left out before,
+    because versions of torchmetrics disagree on their value.
+
+    >>> metric = MacroAveragePrecision()
+    >>> metric(torch.tensor([[0.9, 0.1], [0.6, 0.2], [0.1, 0.3]]), torch.tensor([[0, 0], [1, 0], [0, 0]]))
+    tensor(0.5000)
+    """
 
     def compute(self) -> Tensor:
-        """Return the metric over everything seen since the last reset."""
-        return torch.cat([_average_precision(*chunk) for chunk in self._by_label()]).nanmean()
+        """Return the metric over everything seen since the last reset; NaN if a score is NaN."""
+        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        present = target.bool().any(0)
+        count = int(present.sum())
+        if not count or bool(preds.isnan().any()):
+            return preds.new_tensor(torch.nan)
+        return multilabel_average_precision(
+            preds[:, present], target[:, present].long(), count, average="macro", validate_args=False
+        )
 
 
 class MacroF1(_ScoreMetric):
@@ -274,7 +274,7 @@ def multilabel_metrics(degenerate: Literal["skip", "zero"] = "skip", prefix: str
         "coverage": Coverage(),
         "micro_f1": MicroF1(),
         "macro_f1": MacroF1(),
-        "map": MeanAveragePrecision(),
+        "map": MacroAveragePrecision(),
     }
     # Named groups: left alone, torchmetrics merges ranking loss and one-error if they start out equal.
     groups = [

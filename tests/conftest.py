@@ -32,6 +32,12 @@ NOISE = (
 )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing that tests parse goes to the cache of the user who runs them."""
+    os.environ["LIGHTNING_UBS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for line in NOISE:
         config.addinivalue_line("filterwarnings", line)

@@ -27,7 +27,7 @@ OPTIONAL = (
     "pandas",
     "arff",
     "rdata",
-    "pooch",
+    "requests",
     "jinja2",
     "rich",
 )
@@ -62,7 +62,7 @@ ALLOWED = {
 }
 
 # Modules beside the callback that serve the experiments.
-NOT_CORE = {"cli", "metrics", "_extras"}
+NOT_CORE = {"cli", "comparison", "methods", "metrics", "plots", "_extras"}
 
 
 def sources(part: str = "") -> list[Path]:
@@ -116,6 +116,17 @@ print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sy
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[] False False"
+
+
+def test_the_grid_its_engine_and_its_store_know_no_lightning() -> None:
+    parts = ("record", "store", "planned", "claims", "engine", "worker", "grid", "progress")
+    code = f"""
+import sys, importlib
+for part in {parts!r}: importlib.import_module("lightning_ubs.experiment." + part)
+print([m for m in ("torch", "lightning", "hydra", "joblib", "ray", "distributed") if m in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_importing_the_equations_imports_no_lightning() -> None:

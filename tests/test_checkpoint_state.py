@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 from resume_tools import STRATEGIES, PlanCheck, Recorder, make_data, make_loader, make_selection, make_trainer
@@ -104,6 +106,30 @@ def test_what_another_training_taught_is_forgotten_when_a_checkpoint_without_sel
     train(tmp_path, used, max_epochs=4)
     runs = [train(tmp_path, selection, ckpt=tmp_path / "plain.ckpt")[1] for selection in (used, fresh)]
     assert runs[0].seen == runs[1].seen
+
+
+def test_a_checkpoint_written_by_the_first_release_is_continued(tmp_path):
+    """It was taken after batch 2 of epoch 3; its draws differ since, its predictions and P are the same."""
+    path = Path(__file__).parent / "files" / "checkpoint_0_1_0.pt"
+    old = torch.load(path, weights_only=True)["callbacks"]["BatchSelection"]
+    selection = make_selection()
+    shown = []
+
+    class Shown(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            state = selection.state_dict()
+            shown.append((state["probabilities"], state["strategy_state"]["history"], selection.pressure))
+
+    module = Recorder()
+    make_trainer(tmp_path, [selection, PlanCheck(selection), Shown()]).fit(
+        module, make_loader(make_data()), ckpt_path=path
+    )
+    assert min(module.seen) == (3, 3)
+    assert max(module.seen) == (5, 6)
+    probabilities, history, pressure = shown[0]
+    assert torch.equal(probabilities, old["probabilities"])
+    assert torch.equal(history, old["strategy_state"]["history"])
+    assert pressure == old["pressure"]
 
 
 def test_compact_checkpoints_are_small_and_go_on_validly(tmp_path):

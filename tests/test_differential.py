@@ -1,8 +1,6 @@
-"""Random configurations equal the slow reference; ``python tests/test_differential.py 300`` runs more of them."""
+"""Random configurations equal the slow reference; ``tests/helpers/differential.py`` runs more of them."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 import torch
@@ -18,13 +16,3 @@ def test_random_configurations_equal_the_reference(part: int) -> None:
         torch.manual_seed(number)
         epochs += check(configuration(number))
     assert epochs > 8
-
-
-if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    compared = 0
-    for number in range(count):
-        torch.manual_seed(number)
-        compared += check(configuration(number))
-        print(f"\r{number + 1} of {count} configurations, {compared} epochs equal", end="", flush=True)
-    print()

@@ -17,7 +17,7 @@ from resume_tools import STRATEGIES
 
 from lightning_ubs import SelectionError
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parent / "helpers"
 PAIRED = tuple(STRATEGIES)
 UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
 
@@ -36,7 +36,7 @@ def launch(folder: Path, world: int, jobs: dict[str, dict]) -> Path:
     common |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0", "GROUP_RANK": "0"}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "ddp_worker.py"), str(folder / "jobs.json")],
+            [sys.executable, str(HELPERS / "ddp_worker.py"), str(folder / "jobs.json")],
             env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": "test"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

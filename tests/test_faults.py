@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from resume_tools import Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
 from train_forever import EPOCHS
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parent / "helpers"
 
 
 def train(folder, ckpt=None, callbacks=(), **options):
@@ -27,7 +27,7 @@ def train(folder, ckpt=None, callbacks=(), **options):
 def run_until(folder: Path, step: int, sent: signal.Signals) -> int:
     """Start a training process, send it a signal after ``step`` steps, and give its exit code."""
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "train_forever.py"), str(folder)],
+        [sys.executable, str(HELPERS / "train_forever.py"), str(folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

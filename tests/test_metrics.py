@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from torch import Tensor
 
+from lightning_ubs.known_metrics import REPORTED
 from lightning_ubs.metrics import (
     HIGHER_IS_BETTER,
     Coverage,
     HammingLoss,
     MacroAUC,
+    MacroAveragePrecision,
     MacroF1,
-    MeanAveragePrecision,
     MicroF1,
     OneError,
     RankingLoss,
@@ -176,7 +178,7 @@ def test_nan_scores_are_not_called_good() -> None:
 
 
 @pytest.mark.parametrize(
-    "metric", [MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MeanAveragePrecision]
+    "metric", [MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MacroAveragePrecision]
 )
 def test_wrong_shapes_are_refused_with_both_shapes(metric: Any) -> None:
     with pytest.raises(ValueError, match=r"\(4, 3\).*\(4, 2\)"):
@@ -188,12 +190,24 @@ def test_unknown_degenerate_rule_is_refused() -> None:
         MacroAUC(degenerate="drop")  # type: ignore[arg-type]
 
 
+def test_a_score_that_is_nan_makes_macro_average_precision_nan() -> None:
+    preds, target = torch.tensor([[torch.nan], [0.5]]), torch.tensor([[1], [0]])
+    assert math.isnan(float(MacroAveragePrecision()(preds, target)))
+
+
+def test_the_table_of_metrics_agrees_with_the_metrics() -> None:
+    assert set(HIGHER_IS_BETTER) == set(multilabel_metrics())
+    for key, metric in multilabel_metrics().items():
+        assert metric.higher_is_better == HIGHER_IS_BETTER[key], key
+    assert REPORTED == ("macro_auc", "ranking_loss", "hamming_loss", "map")
+
+
 def test_many_samples_and_labels_need_no_quadratic_memory() -> None:
     n = 30_000  # n × n booleans would be 0.9 GB per label
     preds = torch.rand(n, 3, generator=torch.Generator().manual_seed(1))
     target = (preds > 0.7).float()
     assert float(MacroAUC()(preds, target)) == 1.0
-    assert float(MeanAveragePrecision()(preds, target)) == 1.0
+    assert float(MacroAveragePrecision()(preds, target)) == 1.0
 
 
 def _update_half(rank: int, port: int, preds: Tensor, target: Tensor, results: Any) -> None:

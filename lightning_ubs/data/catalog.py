@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -43,33 +45,36 @@ def entry(name: str) -> Entry:
     if found is None:
         close = difflib.get_close_matches(str(name).lower(), _BY_NAME, n=1)
         guess = f"did you mean {_BY_NAME[close[0]].name!r}? " if close else ""
-        raise DataError(f"no dataset is called {name!r}; {guess}known are {', '.join(names())}.")
+        raise DataError(f"no dataset is called {name!r}; {guess}choose one of {', '.join(names())}.")
     return found
 
 
 def location(known: Entry, data_dir: str | Path | None = None) -> Literal["embedded", "local", "to download"]:
-    """Tell whether a dataset is made by the package, already on this machine, or to be fetched."""
+    """Return whether a dataset is made by the package, already on this machine, or to be fetched."""
     if known.embedded:
         return "embedded"
     folder = data_folder(data_dir)
-    originals = [folder / published_name(known) / file.name for file in known.files]
-    here = _archive(known, folder) is not None or all(path.is_file() for path in originals)
+    here = _published(known, folder) is not None or _archive(known, folder) is not None
     return "local" if here else "to download"
 
 
-def published_name(known: Entry) -> str:
-    """Return the name under which the files of a dataset are kept; a repaired one shares them."""
-    return known.name.removesuffix("_aligned")
+def _published(known: Entry, folder: Path) -> list[Path] | None:
+    """Return the published files, or None unless all are there."""
+    paths = [folder / known.folder / file.name for file in known.files]
+    return paths if all(os.path.isfile(path) for path in paths) else None
 
 
 def _archive(known: Entry, folder: Path) -> Path | None:
     """Return a file of the documented format: the dataset itself, or what it is derived from."""
-    candidates = (folder / f"{name}.npz" for name in (known.name, *known.aliases, published_name(known)))
-    return next((path for path in candidates if path.is_file()), None)
+    candidates = (folder / f"{name}.npz" for name in (known.name, *known.aliases, known.folder))
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def fetch(name: str, data_dir: str | Path | None = None, download: bool = True) -> list[Path]:
     """Return the files of a dataset, fetched if they are absent; an embedded one has none.
+
+    Published files are verified by their checksums. A ``NAME.npz`` in the folder has none to be verified by: it is
+    used only where the published files are absent, and a warning says so.
 
     Args:
         name: A name of the catalogue.
@@ -77,10 +82,19 @@ def fetch(name: str, data_dir: str | Path | None = None, download: bool = True) 
         download: False refuses to use the network.
     """
     known, folder = entry(name), data_folder(data_dir)
-    archive = _archive(known, folder)
+    archive = _archive(known, folder) if _published(known, folder) is None else None
     if archive is not None:
+        _warn_once(
+            f"{known.name} is read from {archive}, which is not a published file, so no checksum can verify it; "
+            f"remove it to use the published files."
+        )
         return [archive]
-    return [fetch_file(file, folder / published_name(known), download) for file in known.files]
+    return [fetch_file(file, folder / known.folder, download) for file in known.files]
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning(text)
 
 
 def load(
@@ -88,8 +102,9 @@ def load(
     data_dir: str | Path | None = None,
     view: Literal["paper", "full"] = "paper",
     download: bool = True,
+    max_bytes: int | None = None,
 ) -> MultiLabelData:
-    """Load a dataset of the catalogue, fetching it if it is not on this machine.
+    """Return a dataset of the catalogue, fetched if it is not on this machine.
 
     Args:
         name: Such as ``"yeast"``; see :func:`names`.
@@ -97,18 +112,19 @@ def load(
             variable LIGHTNING_UBS_DATA, else ``~/.cache/lightning-ubs``. Downloads go there too.
         view: ``"paper"`` for the paper's selection of features and labels, ``"full"`` for all.
         download: False refuses to use the network.
+        max_bytes: What a file may unpack to, see :func:`lightning_ubs.data.read_dataset`.
 
     Raises:
         DataError: The name is unknown, the files cannot be had, or they are not what was published.
     """
     known = entry(name)
     if view not in ("paper", "full"):
-        raise DataError(f"view={view!r} must be 'paper' or 'full'.")
+        raise DataError(f"view={view!r} must be 'paper' or 'full'; the default is 'paper'.")
     if known.embedded:
         return _EMBEDDED[known.name]()
     if known.defects:
         log.warning("%s: %s", known.name, known.defects)
-    data = _read(known, fetch(name, data_dir, download))
+    data = _read(known, fetch(name, data_dir, download), max_bytes)
     _expect(data, known.name, known.n, known.d, known.q)
     if view == "paper" and known.view is not None:
         data = paper_view(data, known.view)
@@ -116,16 +132,16 @@ def load(
     return data
 
 
-def _read(known: Entry, paths: list[Path]) -> MultiLabelData:
+def _read(known: Entry, paths: list[Path], max_bytes: int | None) -> MultiLabelData:
     xml = next((path for path in paths if path.suffix == ".xml"), None)
-    parts = [read_dataset(path, labels=xml) for path in paths if path != xml]
+    parts = [read_dataset(path, labels=xml, max_bytes=max_bytes) for path in paths if path != xml]
     data = parts[0] if len(parts) == 1 else _stack(parts)
     ready = paths[0].name == f"{known.name}.npz"
     return realign(data, known.realigned) if known.realigned and not ready else data
 
 
 def _stack(parts: list[MultiLabelData]) -> MultiLabelData:
-    """Put files with the same columns below each other."""
+    """Return the rows of several files with the same columns, one file below the other."""
     if is_sparse(parts[0].X):
         features = optional_import("scipy.sparse").vstack([part.X for part in parts], format="csr")
     else:

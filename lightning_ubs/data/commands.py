@@ -1,18 +1,127 @@
-"""What ``lightning-ubs data list | show | get | convert`` says, as text."""
+"""``lightning-ubs data list | show | get | convert``: the command line, and what each says, as text."""
 
 from __future__ import annotations
 
+import os
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from lightning_ubs._files import write_problem
 from lightning_ubs.data import catalog
 from lightning_ubs.data.download import address, data_folder
 from lightning_ubs.data.entries import ENTRIES, Entry
 from lightning_ubs.data.readers import LabelSpec, read_dataset
+from lightning_ubs.data.readers.budget import asked
+from lightning_ubs.data.readers.formats import bare_name
 from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.data.types import DataError, MultiLabelData, is_sparse
 
 _WIDTH = 100
+_DATA_DIR = "  data_dir=FOLDER    where the files are or go; default: $LIGHTNING_UBS_DATA, else the user's cache folder"
+_CONVERT = """\
+Reads a multi-label file and writes it as NPZ: X (or its CSR parts), Y, label_names and feature_names. OUT ends in
+.npz; default: the name of FILE with that ending, beside it. FILE may be
+
+  ARFF        of Mulan (its XML list of labels beside it) or MEKA (-C in its relation), dense or sparse
+  CSV         .csv or .tsv, with a line of names; numbers, true/false or yes/no in the cells
+  svmlight    or libsvm, several labels per line: LABEL,LABEL INDEX:VALUE ...
+  Parquet     numeric columns; needs pyarrow
+  MATLAB      up to version 7, with the matrices data and target
+  R           .rda with an object of the package mldr
+  NPZ         with X and Y
+
+Texts and R files may be compressed by gzip, bzip2 or xz.
+
+  labels=PREFIX      columns of an ARFF, CSV or Parquet file whose names begin so (or the one column of this name)
+  labels=[A,B]       columns by name
+  labels=-3          the last 3 columns; labels=3: the first 3
+  labels=FILE.xml    Mulan's list of labels
+  max_bytes=NUMBER   what the file may unpack to and fill; default: $LIGHTNING_UBS_MAX_BYTES, else 4 GiB, or less for
+                     a small file
+
+  lightning-ubs data convert mine.csv labels=topic_
+  lightning-ubs data convert big.arff.gz big.npz labels=-14 max_bytes=20000000000"""
+
+
+class UsageError(ValueError):
+    """The command line cannot be understood; the message says what is allowed."""
+
+
+class _Command(NamedTuple):
+    form: str
+    names: range
+    keys: tuple[str, ...]
+    help: str
+
+
+_COMMANDS = {
+    "list": _Command("data list", range(1), ("data_dir",), f"Lists all datasets.\n\n{_DATA_DIR}"),
+    "show": _Command(
+        "data show NAME", range(1, 2), ("data_dir",),
+        f"Tells what is known of one dataset: counts, origin, defects, files and checksums.\n\n{_DATA_DIR}",
+    ),
+    "get": _Command(
+        "data get NAME", range(1, 2), ("data_dir",), f"Downloads one dataset and checks it.\n\n{_DATA_DIR}"
+    ),
+    "convert": _Command("data convert FILE [OUT]", range(1, 3), ("labels", "max_bytes"), _CONVERT),
+}  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> str:
+    """Return what ``lightning-ubs data`` with these arguments says.
+
+    Raises:
+        UsageError: The arguments cannot be understood.
+        DataError: The command failed.
+    """
+    words = [one for one in arguments if "=" not in one or os.path.exists(one)]
+    options = dict(one.split("=", 1) for one in arguments if one not in words)
+    asks = {"--help", "-h"} & set(words)
+    words = [word for word in words if word not in asks]
+    if not words:
+        return "\n".join(f"lightning-ubs {command.form}" for command in _COMMANDS.values()) + (
+            "\n\nlightning-ubs data COMMAND --help tells more."
+        )
+    name, names = words[0], words[1:]
+    command = _COMMANDS.get(name)
+    if command is None:
+        raise UsageError(f"there is no command 'data {name}'; use data {', data '.join(_COMMANDS)}.")
+    if asks:
+        keys = " ".join(f"[{key}=...]" for key in command.keys)
+        return f"lightning-ubs {command.form} {keys}\n\n{command.help}"
+    if len(names) not in command.names:
+        raise UsageError(f"'data {name}' was given {len(names)} names; use: lightning-ubs {command.form}.")
+    for key, value in options.items():
+        if key not in command.keys:
+            raise UsageError(f"{key}={value}: 'data {name}' has no such key; valid keys: {', '.join(command.keys)}.")
+    return _run(name, names, options)
+
+
+def _run(command: str, names: Sequence[str], options: dict[str, str]) -> str:
+    folder = options.get("data_dir")
+    if command == "list":
+        return list_datasets(folder)
+    if command == "show":
+        return show_dataset(names[0], folder)
+    if command == "get":
+        return get_dataset(names[0], folder)
+    target = names[1] if len(names) > 1 else None
+    return convert_file(names[0], target, _labels(options.get("labels")), asked(options.get("max_bytes")))
+
+
+def _labels(text: str | None) -> LabelSpec:
+    """Return labels as they are written on the command line: a count, a list in brackets, or one text.
+
+    >>> _labels("-3"), _labels("[a, b c]"), _labels("topic_")
+    (-3, ['a', 'b c'], 'topic_')
+    """
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    return [name.strip() for name in text.strip("[]").split(",")] if text.startswith("[") else text
 
 
 def list_datasets(data_dir: str | Path | None = None) -> str:
@@ -54,19 +163,20 @@ def show_dataset(name: str, data_dir: str | Path | None = None) -> str:
         ("labels", str(known.q)),
         ("cardinality", f"{known.cardinality:.3f} labels per sample"),
         ("domain", known.domain),
+        ("source", known.source),
         ("cite", known.citation),
         ("where", catalog.location(known, data_dir)),
     ]
     if known.view is not None:
         facts.append(("paper's view", _view_text(known)))
-    facts += [(key, text) for key, text in (("DEFECTS", known.defects), ("remark", known.remark)) if text]
+    further = (("repairs", known.repairs), ("DEFECTS", known.defects), ("remark", known.remark))
+    facts += [(key, text) for key, text in further if text]
     lines = [_fact(key, text) for key, text in facts]
     for file in known.files:
         lines += [f"file          {file.name}, {file.bytes:,} bytes", f"  sha256      {file.sha256}"]
         lines.append(f"  from        {address(file)}")
     if known.files:
-        folder = data_folder(data_dir) / catalog.published_name(known)
-        lines.append(f"by hand       put the files above into {folder}")
+        lines.append(f"by hand       put the files above into {data_folder(data_dir) / known.folder}")
     return "\n".join(lines)
 
 
@@ -85,7 +195,7 @@ def _view_text(known: Entry) -> str:
 
 
 def get_dataset(name: str, data_dir: str | Path | None = None) -> str:
-    """Fetch a dataset if it is absent, check it, and say where it is."""
+    """Return where a dataset is and its counts; it is fetched if it is absent, and checked."""
     known = catalog.entry(name)
     data = catalog.load(name, data_dir, view="full")
     paths = catalog.fetch(name, data_dir)
@@ -93,26 +203,31 @@ def get_dataset(name: str, data_dir: str | Path | None = None) -> str:
     return f"{known.name}: {_counts(data)}; {place}"
 
 
-def convert_file(source: str | Path, target: str | Path | None = None, labels: LabelSpec = None) -> str:
-    """Read any supported file and write the documented ``.npz`` format.
+def convert_file(
+    source: str | Path,
+    target: str | Path | None = None,
+    labels: LabelSpec = None,
+    max_bytes: int | None = None,
+) -> str:
+    """Return what was written: a file that can be read, in the documented ``.npz`` format.
 
     Args:
         source: What :func:`lightning_ubs.data.read_dataset` reads.
         target: The file to write; default: the source's name with the ending ``.npz``, beside it.
-        labels: For ARFF, see :func:`lightning_ubs.data.read_dataset`.
+        labels: See :func:`lightning_ubs.data.read_dataset`.
+        max_bytes: See :func:`lightning_ubs.data.read_dataset`.
     """
     source = Path(source)
-    stem = source.name.removesuffix(".gz").removesuffix(".bz2")
-    target = Path(target) if target is not None else source.with_name(Path(stem).stem + ".npz")
+    target = Path(target) if target is not None else source.with_name(Path(bare_name(source)).stem + ".npz")
     if target.suffix != ".npz":
         raise DataError(f"{target}: the target must end in .npz; name it so.")
-    if target.exists() and target.resolve() == source.resolve():
-        raise DataError(f"{target}: source and target are the same file; name another target.")
-    data = read_dataset(source, labels, cache=False)
+    data = read_dataset(source, labels, cache=False, max_bytes=max_bytes)
     try:
+        if target.exists() and target.samefile(source):
+            raise DataError(f"{target}: source and target are the same file; name another target.")
         write_npz(target, data)
     except OSError as error:
-        raise DataError(f"{target}: cannot be written ({error.strerror}); choose another target.") from None
+        raise DataError(f"{target} cannot be written: {write_problem(error, target.parent)}") from None
     return f"{target}: {_counts(data)}"
 
 

@@ -16,7 +16,7 @@ from lightning_ubs.data.dataset import MultiLabelDataset, Sample, collate
 from lightning_ubs.data.folds import Rows, split
 from lightning_ubs.data.readers import LabelSpec, read_dataset
 from lightning_ubs.data.scaling import MinMax
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, checked, is_sparse
+from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, checked, is_sparse, numbered
 
 
 class MultiLabelDataModule(LightningDataModule):
@@ -32,7 +32,8 @@ class MultiLabelDataModule(LightningDataModule):
         name: A dataset of the catalogue, such as ``"yeast"`` or ``"digits"``.
         path: A file that :func:`lightning_ubs.data.read_dataset` reads.
         arrays: ``(X, Y)``; X (n, d) is an array or a SciPy sparse matrix, Y (n, q) holds 0 and 1.
-        labels: For ``path``: which attributes are labels, see :func:`lightning_ubs.data.read_dataset`.
+        labels: For ``path``: which columns are labels, see :func:`lightning_ubs.data.read_dataset`.
+        max_bytes: What a file may unpack to, see :func:`lightning_ubs.data.read_dataset`.
         data_dir: For ``name``: where its files are or go, see :func:`lightning_ubs.data.load`.
         view: For ``name``: ``"paper"`` (the paper's selection of features and labels) or ``"full"``.
         fold: Which fold is held out, from 0.
@@ -56,6 +57,7 @@ class MultiLabelDataModule(LightningDataModule):
         path: str | Path | None = None,
         arrays: tuple[Any, Any] | None = None,
         labels: LabelSpec = None,
+        max_bytes: int | None = None,
         data_dir: str | Path | None = None,
         view: Literal["paper", "full"] = "paper",
         fold: int = 0,
@@ -67,26 +69,25 @@ class MultiLabelDataModule(LightningDataModule):
         min_label_positives: int = 0,
     ) -> None:
         super().__init__()
-        if sum(source is not None for source in (name, path, arrays)) != 1:
-            raise ValueError("give exactly one of name, path and arrays, for example MultiLabelDataModule('digits').")
+        _check_source(name, path, arrays)
         if fit_on not in ("train", "all"):
-            raise ValueError(f"fit_on={fit_on!r} must be 'train' or 'all'.")
+            raise ValueError(f"fit_on={fit_on!r} must be 'train' or 'all'; the default is 'train'.")
         if view not in ("paper", "full"):
-            raise ValueError(f"view={view!r} must be 'paper' or 'full'.")
+            raise ValueError(f"view={view!r} must be 'paper' or 'full'; the default is 'paper'.")
         if folds < 2 or not 0 <= fold < folds:
             raise ValueError(f"fold={fold} of folds={folds}: folds must be at least 2 and fold from 0 to folds - 1.")
-        for argument, value, least in (
-            ("batch_size", batch_size, 1),
-            ("num_workers", num_workers, 0),
-            ("min_label_positives", min_label_positives, 0),
-            ("seed", seed, 0),
+        for argument, value, least, default in (
+            ("batch_size", batch_size, 1, 128),
+            ("num_workers", num_workers, 0, 0),
+            ("min_label_positives", min_label_positives, 0, 0),
+            ("seed", seed, 0, 42),
         ):
             if value < least:
-                raise ValueError(f"{argument}={value} must be at least {least}.")
+                raise ValueError(f"{argument}={value} must be at least {least}; the default is {default}.")
         if name is not None:
             catalog.entry(name)
         self.name = name
-        self.path, self.arrays, self.labels = path, arrays, labels
+        self.path, self.arrays, self.labels, self.max_bytes = path, arrays, labels, max_bytes
         self.data_dir, self.view = data_dir, view
         self.fold, self.folds, self.seed = fold, folds, seed
         self.batch_size, self.num_workers = batch_size, num_workers
@@ -116,8 +117,13 @@ class MultiLabelDataModule(LightningDataModule):
         if self.arrays is not None:
             return _from_arrays(*self.arrays)
         if self.path is not None:
-            return read_dataset(self.path, self.labels)
-        return catalog.load(str(self.name), self.data_dir, view=self.view)
+            return read_dataset(self.path, self.labels, max_bytes=self.max_bytes)
+        return catalog.load(str(self.name), self.data_dir, view=self.view, max_bytes=self.max_bytes)
+
+    def check_file(self) -> None:
+        """Raise now, rather than in :meth:`setup`, if ``path`` cannot be read; what was parsed is kept for later."""
+        if self.path is not None:
+            self._read()
 
     @property
     def _ready(self) -> _Fold:
@@ -177,18 +183,18 @@ class MultiLabelDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[Sample]:
-        """Shuffled, by a generator of its own; the last batch may be short."""
+        """Return the training batches, shuffled by a generator of their own; the last one may be short."""
         generator = torch.Generator().manual_seed(self.seed)
         return self._loader(self.train_dataset, shuffle=True, generator=generator)
 
     @override
     def val_dataloader(self) -> DataLoader[Sample]:
-        """In the order of ``val_indices``."""
+        """Return the validation batches, in the order of ``val_indices``."""
         return self._loader(self.val_dataset)
 
     @override
     def test_dataloader(self) -> DataLoader[Sample]:
-        """In the order of ``test_indices``."""
+        """Return the test batches, in the order of ``test_indices``."""
         return self._loader(self.test_dataset)
 
     def _loader(self, dataset: MultiLabelDataset, **options: Any) -> DataLoader[Sample]:
@@ -209,6 +215,16 @@ class _Fold(NamedTuple):
     feature_names: list[str]
 
 
+def _check_source(name: str | None, path: object, arrays: object) -> None:
+    if name is not None and path is not None:
+        raise ValueError(
+            f"path={str(path)!r} does not go with name={name!r}, which has files of its own; for a file of your own "
+            "leave the name out (on the command line: data=file data.path=FILE)."
+        )
+    if sum(source is not None for source in (name, path, arrays)) != 1:
+        raise ValueError("give exactly one of name, path and arrays, for example MultiLabelDataModule('digits').")
+
+
 def _from_arrays(features: Any, labels: Any) -> MultiLabelData:
     if isinstance(features, torch.Tensor):
         features = features.detach().cpu().numpy()
@@ -221,9 +237,8 @@ def _from_arrays(features: Any, labels: Any) -> MultiLabelData:
     if features.ndim != 2:
         raise DataError(f"arrays: X must be a matrix (n, d), got shape {features.shape}; reshape it.")
     target = binary_labels(labels, "arrays")
-    label_names = [f"label_{j}" for j in range(target.shape[1])]
-    feature_names = [f"feature_{j}" for j in range(features.shape[1])]
-    return checked(MultiLabelData(features, target, label_names, feature_names), "arrays")
+    names = numbered("label", target.shape[1]), numbered("feature", features.shape[1])
+    return checked(MultiLabelData(features, target, *names), "arrays")
 
 
 def _with_frequent_labels(data: MultiLabelData, least: int) -> MultiLabelData:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import sys
+import queue
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_ubs._extras import optional_import
-from lightning_ubs.data.readers.stream import sha256
+from lightning_ubs._files import atomic_write, remember_sha256, sha256, user_cache, write_problem
 from lightning_ubs.data.sources import SourceFile
 from lightning_ubs.data.types import DataError
 
@@ -17,13 +21,24 @@ log = logging.getLogger(__name__)
 PUBLIC_SOURCE = "https://raw.githubusercontent.com/{repository}/{commit}/{path}"
 """Address of a published file; the environment variable LIGHTNING_UBS_MIRROR replaces it."""
 
+PIECE = 16_384
+"""Bytes that must arrive within ``PATIENCE`` seconds."""
+
+PATIENCE = 30.0
+"""Seconds that a server may take to answer, and for each piece."""
+
+LEAST_PACE = 20_000
+"""Bytes per second that the whole download must reach, after ``PATIENCE``."""
+
+
+class _Slow(Exception):
+    """The server sends too little in the given time."""
+
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Return ``data_dir``, else LIGHTNING_UBS_DATA, else the user's cache folder."""
     chosen = data_dir or os.environ.get("LIGHTNING_UBS_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-ubs"
+    return Path(chosen).expanduser() if chosen else user_cache()
 
 
 def address(file: SourceFile) -> str:
@@ -40,27 +55,8 @@ def address(file: SourceFile) -> str:
     return template
 
 
-def verify(path: Path, file: SourceFile) -> None:
-    """Refuse a file whose checksum is not the published one."""
-    found = sha256(path)
-    if found != file.sha256:
-        raise DataError(
-            f"{path}: its SHA-256 is {found}, but {file.sha256} was published; remove it and fetch it again."
-        )
-
-
-def _reason(error: Exception) -> str:
-    """Say in a few words what went wrong; libraries tell it in paragraphs."""
-    if isinstance(error, ValueError) and "hash" in str(error):
-        return "its SHA-256 is not the published one"
-    if isinstance(error, PermissionError):
-        return f"{error.filename} is not writable"
-    words = {"ConnectionError": "no connection", "ConnectTimeout": "no answer", "ReadTimeout": "no answer"}
-    return words.get(type(error).__name__, f"{type(error).__name__}: {error}".splitlines()[0][:120])
-
-
 def fetch_file(file: SourceFile, folder: Path, download: bool = True) -> Path:
-    """Return the file in ``folder``, downloaded if it is absent; its checksum is right, or it is not there.
+    """Return the path of the file in ``folder``, downloaded if it is absent; its checksum is verified either way.
 
     Args:
         file: What to fetch.
@@ -68,26 +64,106 @@ def fetch_file(file: SourceFile, folder: Path, download: bool = True) -> Path:
         download: False refuses to use the network.
     """
     target = folder / file.name
-    if target.is_file():
-        verify(target, file)
+    if os.path.isfile(target):
+        _verify(target, file)
         return target
     by_hand = f"put {file.name} ({file.bytes:,} bytes, SHA-256 {file.sha256}) into {folder} by hand"
     url = address(file)
     if not download:
         raise DataError(f"{target} is absent and downloading is switched off; {by_hand}, from {url}.")
-    pooch = optional_import("pooch")
+    log.info("fetching %s (%s bytes)", url, f"{file.bytes:,}")
     try:
-        pooch.retrieve(
-            url,
-            known_hash=f"sha256:{file.sha256}",
-            fname=file.name,
-            path=folder,
-            downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=30),
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        _download(url, file, target)
     except Exception as error:
         log.debug("fetching %s failed", url, exc_info=True)
+        if isinstance(error, ModuleNotFoundError):
+            raise
         raise DataError(
-            f"{url} could not be fetched ({_reason(error)}); try again, or {by_hand}; "
+            f"{url} could not be fetched ({_reason(error, folder)}); try again, or {by_hand}; "
             "`lightning-ubs data show NAME` lists all files of a dataset."
         ) from None
     return target
+
+
+def _verify(path: Path, file: SourceFile) -> None:
+    """Raise if the checksum of a file is not the published one."""
+    found = sha256(path)
+    if found != file.sha256:
+        raise DataError(
+            f"{path}: its SHA-256 is {found}, but {file.sha256} was published; remove it and fetch it again."
+        )
+
+
+def _download(url: str, file: SourceFile, target: Path) -> None:
+    digest, size = hashlib.sha256(), 0
+    with atomic_write(target) as stream:
+        for piece in _pieces(url, PATIENCE + file.bytes / LEAST_PACE):
+            size += len(piece)
+            if size > file.bytes:
+                raise ValueError(f"it is longer than the {file.bytes:,} bytes that were published")
+            digest.update(piece)
+            stream.write(piece)
+        if digest.hexdigest() != file.sha256:
+            raise ValueError("its SHA-256 is not the published one")
+    remember_sha256(target, file.sha256)
+
+
+def _pieces(url: str, seconds: float) -> Iterator[bytes]:
+    """Return the content of a URL piece by piece, for as long as it comes fast enough.
+
+    A thread waits for the server, so that even one that drips its headers byte by byte is given up in time.
+    """
+    requests = optional_import("requests")
+    arrived: queue.Queue[bytes | Exception] = queue.Queue(maxsize=64)
+    stopped = threading.Event()
+
+    def put(item: bytes | Exception) -> None:
+        while not stopped.is_set():
+            try:
+                arrived.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def receive() -> None:
+        try:
+            with requests.get(url, stream=True, timeout=PATIENCE) as response:
+                response.raise_for_status()
+                for piece in response.iter_content(PIECE):
+                    put(piece)
+                    if stopped.is_set():
+                        return
+            put(b"")
+        except Exception as error:
+            put(error)
+
+    threading.Thread(target=receive, daemon=True, name="lightning-ubs download").start()
+    end = time.monotonic() + seconds
+    try:
+        while True:
+            left = end - time.monotonic()
+            try:
+                item = arrived.get(timeout=max(0.0, min(PATIENCE, left)))
+            except queue.Empty:
+                raise _Slow from None
+            if isinstance(item, Exception):
+                raise item
+            if not item:
+                return
+            yield item
+    finally:
+        stopped.set()
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """Return in a few words what went wrong; libraries tell it in paragraphs."""
+    if isinstance(error, _Slow):
+        return f"the server is too slow: less than {PIECE:,} bytes in {PATIENCE:g} s, or {LEAST_PACE:,} bytes/s overall"
+    words = {"ConnectionError": "no connection", "ConnectTimeout": "no answer", "ReadTimeout": "no answer"}
+    if type(error).__name__ in words:
+        return words[type(error).__name__]
+    if type(error).__module__ == "builtins":
+        problem = write_problem(error, folder) if isinstance(error, OSError) else str(error)
+        return (problem or str(error)).partition(";")[0]
+    return f"{type(error).__name__}: {error}".splitlines()[0][:120]

@@ -10,7 +10,7 @@ from lightning_ubs.data.types import MultiLabelData
 
 
 def make_digits(n: int = 2000, seed: int = 0) -> MultiLabelData:
-    """Lay one to three of scikit-learn's handwritten digits over each other; the labels are the digits present.
+    """Return overlaid digits: one to three of scikit-learn's handwritten digits each; the labels are those present.
 
     Each sample is the pixelwise maximum of its digits, scaled to [0, 1]. The digits of a sample are distinct.
 
@@ -51,7 +51,7 @@ def latent_correlation(labels: int, correlation: float) -> npt.NDArray[np.float6
 def make_synthetic(
     n: int = 1000, features: int = 20, labels: int = 8, correlation: float = 0.5, seed: int = 0
 ) -> MultiLabelData:
-    """Draw labels from a Gaussian of known correlation, and features that carry them.
+    """Return labels drawn from a Gaussian of known correlation, and features that carry them.
 
     Row i has a latent z_i ~ N(0, R) with R from :func:`latent_correlation`; label j is 1 where z_ij exceeds a
     threshold (between 0 and 1, so about 16 to 50 percent of the samples are positive); the features are a random
@@ -66,7 +66,7 @@ def make_synthetic(
     """
     for name, value in (("n", n), ("features", features), ("labels", labels)):
         if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1.")
+            raise ValueError(f"{name}={value} must be at least 1; the defaults are 1000, 20 and 8.")
     factor = np.linalg.cholesky(latent_correlation(labels, correlation))
     rng = np.random.default_rng(seed)
     latent = rng.standard_normal((n, labels)) @ factor.T

@@ -11,11 +11,11 @@ Rows = npt.NDArray[np.int64]
 
 
 def stratified_folds(labels: npt.NDArray[np.uint8], folds: int = 5, seed: int = 42) -> Rows:
-    """Assign each sample to a fold by iterative stratification (Sechidis et al., ECML PKDD 2011).
+    """Return the fold of each sample, by iterative stratification (Sechidis et al., ECML PKDD 2011).
 
-    The label with the fewest unassigned positives is served first; each of its samples goes to the fold that still
-    wants most of that label, ties to the fold that still wants most samples, further ties at random. Samples without
-    labels fill the folds up. A label with fewer positives than folds is missing from some folds; that is no error.
+    The label with the fewest unassigned positives comes first; each of its samples goes to the fold that still needs
+    most of that label, ties to the fold that still needs most samples, further ties at random. Samples without labels
+    fill the folds up. A label with fewer positives than folds is missing from some folds; that is no error.
 
     Args:
         labels: Y (n, q) of 0 and 1.

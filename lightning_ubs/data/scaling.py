@@ -19,7 +19,7 @@ class MinMax(NamedTuple):
 
     @classmethod
     def fit(cls, features: Features) -> MinMax:
-        """Take the minimum and the range of each column; the zeros of a sparse matrix count."""
+        """Return the scaling by the minimum and the range of each column; the zeros of a sparse matrix count."""
         if is_sparse(features):
             low, high = (part.toarray().ravel() for part in (features.min(axis=0), features.max(axis=0)))
         else:

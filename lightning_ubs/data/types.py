@@ -34,7 +34,7 @@ class MultiLabelData(NamedTuple):
 
 
 def is_sparse(features: Any) -> bool:
-    """Tell a SciPy sparse matrix from an array, without importing SciPy for the array.
+    """Return whether features are a SciPy sparse matrix; SciPy is not imported to look at an array.
 
     >>> is_sparse(np.zeros((2, 2)))
     False
@@ -44,8 +44,17 @@ def is_sparse(features: Any) -> bool:
     return bool(optional_import("scipy.sparse").issparse(features))
 
 
+def numbered(kind: str, count: int) -> list[str]:
+    """Return names for columns that have none.
+
+    >>> numbered("label", 2)
+    ['label_0', 'label_1']
+    """
+    return [f"{kind}_{j}" for j in range(count)]
+
+
 def binary_labels(values: Any, source: str) -> npt.NDArray[np.uint8]:
-    """Turn labels in {0, 1} or {-1, 1} into uint8 (n, q); anything else is refused.
+    """Return labels in {0, 1} or {-1, 1} as uint8 (n, q); anything else is refused.
 
     >>> binary_labels([[1, -1], [-1, -1]], "here")
     array([[1, 0],
@@ -72,7 +81,7 @@ def checked(data: MultiLabelData, source: str) -> MultiLabelData:
     if n != rows or d != len(feature_names) or q != len(label_names):
         raise DataError(
             f"{source}: X is {n} x {d}, Y is {rows} x {q}, with {len(feature_names)} feature names and "
-            f"{len(label_names)} label names; these counts must fit, so check or fetch the file again."
+            f"{len(label_names)} label names; these counts must agree, so check the file or fetch it again."
         )
     if n == 0 or q == 0 or d == 0:
         raise DataError(

@@ -33,7 +33,7 @@ def frequent_labels(labels: npt.NDArray[np.uint8], positives: int) -> npt.NDArra
 
 
 def paper_view(data: MultiLabelData, view: View) -> MultiLabelData:
-    """Apply the paper's selection of features and labels."""
+    """Return the paper's selection of features and labels."""
     columns = most_frequent_features(data.X, view.feature_fraction)
     kept = frequent_labels(data.Y, view.label_positives)
     return MultiLabelData(
@@ -45,7 +45,7 @@ def paper_view(data: MultiLabelData, view: View) -> MultiLabelData:
 
 
 def realign(data: MultiLabelData, shift: int) -> MultiLabelData:
-    """Move the labels of the second half of the samples right by ``shift`` columns.
+    """Return the data with the labels of the second half of the samples moved right by ``shift`` columns.
 
     The last ``shift`` features of those samples are the first labels; as features they become 0.
     """

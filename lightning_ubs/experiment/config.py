@@ -6,16 +6,20 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from lightning_ubs._files import sha256
+
 CONFIG_MODULE = "lightning_ubs.configs"
-GROUPS = ("data", "model", "selection", "trainer", "logger")
+GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
+OWN_SELECTION = "lightning_ubs.experiment.selection.batch_selection"
+"""``_target_`` of the selections in this package's configurations."""
 
 # What changes neither a number nor a name: where a run happens and what is kept of it.
 _ASIDE: Mapping[str, tuple[str, ...]] = {
-    "data": ("data_dir", "num_workers"),
+    "data": ("data_dir", "num_workers", "max_bytes"),
     "selection": ("label", "save_state", "device"),
     "trainer": (
         "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
@@ -36,6 +40,9 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
+    from lightning_ubs.data.configs import register_datasets
+
+    register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
@@ -56,10 +63,10 @@ def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_types(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse a value whose type is not that of the default, such as text for a number."""
+    """Refuse a value whose type is not that of the default, such as text for a number; a model's null is its own."""
     for key, default in leaves(defaults):
         value = lookup(config, key)
-        wanted = _wanted(default, value)
+        wanted = "" if value is None and key.startswith("model.") else _wanted(default, value)
         if wanted:
             raise ConfigError(f"{key}={value!r} must be {wanted}; the default is {default!r}.")
 
@@ -72,18 +79,32 @@ def check_run(config: Mapping[str, Any]) -> None:
     seed = config["seed"]
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed!r} is out of range; it must be from 0 to {2**32 - 1}.")
+    if config.get("mode") not in (None, "max", "min"):
+        raise ConfigError(f"mode={config['mode']!r} is unknown; choose max or min.")
+
+
+def target_of(config: Mapping[str, Any]) -> str | None:
+    """The user's own class or function that a part of the configuration names; None for what this package brings."""
+    target = config.get("_target_")
+    return None if target in (None, OWN_SELECTION) else str(target)
 
 
 def run_key(config: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits for everything that decides the outcome of a run."""
-    parts = {
-        group: {name: value for name, value in config[group].items() if name not in _ASIDE.get(group, ())}
+    """16 hexadecimal digits for everything that decides the outcome of a run, the user's own code included."""
+    parts: dict[str, Any] = {
+        group: {
+            name: value
+            for name, value in config[group].items()
+            if name not in _ASIDE.get(group, ()) and value != OWN_SELECTION
+        }
         for group in ("data", "model", "selection", "trainer")
     }
     path = config["data"].get("path")
-    if path is not None and Path(path).is_file():
-        parts["data"]["path"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return digest({**parts, "seed": config["seed"]})
+    if path is not None and os.path.isfile(path):
+        parts["data"]["path"] = sha256(path)
+    parts |= {name: config[name] for name in ("callbacks", "monitor", "mode") if config.get(name)}
+    code = {group: _code(config[group]) for group in ("data", "model", "selection") if target_of(config[group])}
+    return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})
 
 
 def digest(value: Any) -> str:
@@ -150,13 +171,20 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
         last, depth = path[depth - 1], depth - 1
     place = ".".join(path[:depth])
     siblings = lookup(config, place) if place else config
-    known = [str(name) for name in siblings]
+    known = [str(name) for name in siblings if name != "_target_"]
     chosen = siblings.get("name") if place in GROUPS else None
     where = f" in {place}={chosen}" if chosen else f" in {place}" if place else ""
     given = key if value is None else f"{key}={value}"
     return ConfigError(
-        f"{given}: there is no key {last!r}{where}; {suggestion(last, known)}known are {', '.join(known)}."
+        f"{given}: there is no key {last!r}{where}; {suggestion(last, known)}valid keys are {', '.join(known)}."
     )
+
+
+def _code(config: Mapping[str, Any]) -> str:
+    from lightning_ubs.experiment.fingerprint import fingerprint
+    from lightning_ubs.experiment.instantiate import locate
+
+    return fingerprint(locate(str(config["_target_"])))
 
 
 def _unresolved(config: Any) -> dict[str, Any]:

@@ -1,21 +1,33 @@
-"""The grid: do the runs that the results folder lacks, in parallel, and keep each as soon as it is there."""
+"""The grid: do the runs that the results folder lacks, and keep each as soon as it is there."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from lightning_ubs._extras import optional_import
+from lightning_ubs.experiment import engine as engines
+from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import ConfigError
-from lightning_ubs.experiment.plan import plan_runs
-from lightning_ubs.experiment.pool import Died, run_tasks
-from lightning_ubs.experiment.progress import progress_display
-from lightning_ubs.experiment.run import failure
+from lightning_ubs.experiment.engine import Engine, EngineError
+from lightning_ubs.experiment.planned import PlannedRun
+from lightning_ubs.experiment.progress import watched
+from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore, StoreError
-from lightning_ubs.experiment.worker import do_run
+from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
+
+Map = Callable[..., list[Any]]
+_PAUSE = 0.5
+_VAIN = 3
+
+
+class RunsFailed(RuntimeError):
+    """Some runs of a grid failed; the message says how many and why the last did."""
 
 
 @dataclass
@@ -24,47 +36,130 @@ class GridOutcome:
 
     total: int
     known: int
-    failed: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[RunRecord] = field(default_factory=list)
 
     @property
     def finished(self) -> int:
         """Runs that are in the results folder."""
         return self.total - len(self.failed)
 
+    def check(self) -> None:
+        """Raise :class:`RunsFailed` if a run failed."""
+        if not self.failed:
+            return
+        last = self.failed[-1]
+        raise RunsFailed(
+            f"{len(self.failed)} of {self.total} runs failed, the last ({last.data}, {last.model}, {last.label}, fold "
+            f"{last.fold}, seed {last.seed}) with: {str(last.error).splitlines()[-1]} The others are kept; the same "
+            "command tries the failed ones again."
+        )
 
-def run_grid(config: Mapping[str, Any]) -> GridOutcome:
-    """Do the runs of a resolved ``compare`` configuration that are not in its results folder yet."""
-    store = ResultsStore(config["results"])
-    runs = plan_runs(config)
+
+def run_grid(
+    runs: Sequence[PlannedRun],
+    store: ResultsStore,
+    jobs: int | None = None,
+    engine: Engine = "loky",
+    say: Callable[[str], None] | None = None,
+) -> GridOutcome:
+    """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
+
+    Raises:
+        ConfigError: if a run cannot be done because of what was asked for, so that none can.
+    """
+    engines.check_engine(engine)
+    engines.check_jobs(jobs)
+    orders, claims = _orders(runs), Claims(store.folder.resolve(), uuid.uuid4().hex)
     prepare_folder(store)
-    known = store.keys()
+    known, since = store.keys(), store.size()
     todo = [run for run in runs if run.key not in known]
     outcome = GridOutcome(len(runs), len(runs) - len(todo))
-    jobs, threads = share_processors(config["jobs"], len(todo))
-    folder = store.folder.resolve()
-    tasks = [(run.config, str(folder), run.names) for run in todo]
-    with progress_display(outcome.total, outcome.known, jobs) as show:
-        for number, result in run_tasks(
-            do_run, tasks, jobs, threads, folder / "logs", lambda number: show.started(todo[number].title)
-        ):
-            run = todo[number]
-            record = failure(run.config, result.reason, run.names) if isinstance(result, Died) else result
-            store.append(record)
-            show.finished(run.title, record)
-            if record["status"] != "ok":
-                outcome.failed.append(record)
-    _tidy(folder)
+    try:
+        with engines.started(engine, jobs, len(todo)) as (count, call):
+            here = _here(engine)
+            ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
+            with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
+                vain = 0
+                while todo:
+                    vain = 0 if _pass(todo, ready, claims, store, call, count, last=vain == _VAIN) else vain + 1
+                    todo = [run for run in todo if not store.holds(run.key, since)]
+    finally:
+        claims.tidy()
+    kept = {run.key for run in runs} - known
+    last = {record.key: record for record in store.records() if record.key in kept}
+    outcome.failed = [record for record in last.values() if not record.finished]
     return outcome
 
 
-def _tidy(folder: Path) -> None:
-    """Remove what is empty: the logs of workers that had nothing to say, and the place of unfinished runs."""
-    for log in (folder / "logs").glob("worker-*.log"):
-        if not log.stat().st_size:
-            log.unlink()
-    for name in ("logs", "unfinished"):
-        with contextlib.suppress(OSError):
-            (folder / name).rmdir()
+def _pass(
+    todo: Sequence[PlannedRun],
+    orders: dict[str, Order],
+    claims: Claims,
+    store: ResultsStore,
+    call: Map,
+    jobs: int,
+    last: bool,
+) -> bool:
+    """Do what nobody else does now, and tell whether anything was begun; nothing being begun is an error if ``last``.
+
+    After the death of a worker, what was under way is done again, one at a time.
+    """
+    free = [run for run in todo if claims.is_free(run.key)]
+    if not free:
+        time.sleep(_PAUSE)
+        return True
+    begun = {run.key: claims.tries(run.key) for run in free}
+    try:
+        _call(call, [orders[run.key] for run in free], jobs)
+        return True
+    except EngineError as error:
+        suspects = [run for run in free if claims.tries(run.key) > begun[run.key]]
+        if not suspects and not any(store.holds(run.key, orders[run.key].since) for run in free):
+            if last:
+                reason = str(error).splitlines()[0]
+                raise EngineError(
+                    f"no run could be started ({reason}); look at the engine, or use engine=loky."
+                ) from error
+            time.sleep(_PAUSE)  # a cluster that has just lost a node may need a moment
+            return False
+    for run in suspects:
+        if not store.holds(run.key, orders[run.key].since):
+            _alone(run, orders[run.key], claims, store, call)
+    return True
+
+
+def _alone(run: PlannedRun, order: Order, claims: Claims, store: ResultsStore, call: Map) -> None:
+    try:
+        _call(call, [order], 1)
+    except EngineError:
+        if claims.tries(run.key) >= TRIES and not store.holds(run.key, order.since):
+            store.append(run.failed(died(TRIES)))
+
+
+def _call(call: Map, orders: Sequence[Order], jobs: int) -> list[Outcome]:
+    return call(do_run, orders, jobs)
+
+
+def _orders(runs: Sequence[PlannedRun]) -> dict[str, bytes]:
+    """Every run, pickled; classes and functions of a notebook or script go with it."""
+    cloudpickle = optional_import("cloudpickle")
+    found = {}
+    for run in runs:
+        try:
+            found[run.key] = cloudpickle.dumps(run)
+        except Exception as error:
+            raise ConfigError(
+                f"a part of the run {run.title!r} cannot be sent to another process ({' '.join(str(error).split())}); "
+                "make it inside the function that is given, instead of outside."
+            ) from error
+    return found
+
+
+def _here(engine: Engine) -> dict[str, Any]:
+    """What a worker must be told of this process; a worker of a cluster may be on another machine."""
+    names = [name for name in os.environ if name.startswith("LIGHTNING_UBS_")]
+    told: dict[str, Any] = {"path": list(sys.path), "environment": {name: os.environ[name] for name in names}}
+    return told | ({"folder": os.getcwd()} if engine == "loky" else {})
 
 
 def prepare_folder(store: ResultsStore) -> None:
@@ -79,17 +174,3 @@ def prepare_folder(store: ResultsStore) -> None:
             f"results={str(store.folder)!r} cannot be written to ({error.strerror}); choose a folder that you may "
             "write to: results=FOLDER."
         ) from None
-
-
-def share_processors(jobs: int | None, runs: int) -> tuple[int, int]:
-    """How many processes at a time, and how many threads each; OMP_NUM_THREADS, if set, is the most they get.
-
-    >>> share_processors(1, 10)[0]
-    1
-    """
-    if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
-        raise ConfigError(f"jobs={jobs!r} is out of range; it must be at least 1, or null for one per processor.")
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = max(1, min(jobs or processors, runs))
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return count, max(1, min(processors // count, int(limit) if limit.isdigit() else processors))

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 from typing_extensions import override
 
-from lightning_ubs._extras import optional_import
 from lightning_ubs.callback import BatchSelection
-
-_MOST_NAMES = 24
+from lightning_ubs.plots import plot_correlation, plot_data_map
 
 
 class SelectionImages(Callback):
@@ -58,40 +54,15 @@ class SelectionImages(Callback):
     def _figures(self, epoch: int) -> dict[str, Any]:
         selection, figures = self.selection, {}
         if selection.correlation is not None:
-            figures["label_correlation"] = _matrix(selection.correlation, self.label_names, epoch)
+            title = f"Label correlation C, epoch {epoch}"
+            figures["label_correlation"] = plot_correlation(selection.correlation, self.label_names, title=title)
         if selection.uncertainty is not None and selection.probabilities is not None:
-            figures["data_map"] = _map(selection.uncertainty, selection.probabilities, epoch)
+            figures["data_map"] = plot_data_map(
+                selection.uncertainty.mean(1),
+                selection.uncertainty.std(1, correction=0),
+                selection.probabilities * len(selection.probabilities),
+                title=f"Data map, epoch {epoch}",
+                fluctuation_label="Spread of uncertainty over labels",
+                selected_label="Probability, as a multiple of 1/n",
+            )
         return figures
-
-
-def _matrix(correlation: Tensor, names: Sequence[str] | None, epoch: int) -> Any:
-    """Heat map of C (q, q); its diagonal is 1 by definition and left out."""
-    values = correlation.detach().float().cpu().clone().fill_diagonal_(torch.nan).numpy()
-    figure, axes = _figure(f"Label correlation C, epoch {epoch}")
-    image = axes.imshow(values, cmap="cividis", interpolation="nearest", vmin=0)
-    if names is not None and len(names) <= _MOST_NAMES:
-        axes.set_xticks(range(len(names)), names, rotation=90)
-        axes.set_yticks(range(len(names)), names)
-    figure.colorbar(image, ax=axes)
-    return figure
-
-
-def _map(uncertainty: Tensor, probabilities: Tensor, epoch: int) -> Any:
-    """Samples by mean and spread of their labels' uncertainty, coloured by how likely they are drawn."""
-    share = (probabilities.cpu() * len(probabilities)).numpy()
-    mean = uncertainty.mean(1).cpu().numpy()
-    spread = uncertainty.std(1, correction=0).cpu().numpy()
-    figure, axes = _figure(f"Data map, epoch {epoch}")
-    points = axes.scatter(spread, mean, c=share, cmap="cividis", s=6, linewidths=0)
-    axes.set_xlabel("Spread of uncertainty over labels")
-    axes.set_ylabel("Mean uncertainty")
-    figure.colorbar(points, ax=axes, label="Probability, as a multiple of 1/n")
-    return figure
-
-
-def _figure(title: str) -> tuple[Any, Any]:
-    figure = optional_import("matplotlib.figure").Figure(figsize=(5, 4), layout="constrained")
-    optional_import("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title)
-    return figure, axes

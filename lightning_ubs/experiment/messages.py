@@ -52,7 +52,7 @@ def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
     if not group:
-        return f"there is no configuration {choice!r}; {suggestion(choice, known)}known are {', '.join(known)}."
+        return f"there is no configuration {choice!r}; {suggestion(choice, known)}choose from {', '.join(known)}."
     more = " `lightning-ubs data list` describes them." if group == "data" else ""
     return (
         f"{group}={choice}: there is no such {group}; {suggestion(choice, known)}choose from {', '.join(known)}.{more}"

@@ -3,86 +3,100 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from lightning_ubs._extras import optional_import
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore
 
-
-class Display(Protocol):
-    """What the grid tells while it runs."""
-
-    def started(self, title: str) -> None:
-        """A run has begun."""
-
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
-        """A run has ended, well or not."""
+_PAUSE = 0.3
 
 
 @contextmanager
-def progress_display(total: int, known: int, jobs: int) -> Iterator[Display]:
-    """The display that fits standard output."""
-    if total == known:
-        _say(f"all {total} runs are there already")
-        yield Lines(total, known, jobs)
+def watched(
+    store: ResultsStore, keys: Sequence[str], total: int, known: int, jobs: int, say: Callable[[str], None] | None
+) -> Iterator[None]:
+    """Show every run of ``keys`` that appears in the store while the block lasts, whoever does it.
+
+    Args:
+        store: to watch.
+        keys: of the runs that are not there yet.
+        total: runs of the grid.
+        known: those that are there already.
+        jobs: runs at a time.
+        say: takes lines; None: standard output, with a live bar in a terminal.
+    """
+    tell = say or _sayer()
+    if not keys:
+        tell(f"all {total} runs are there already")
+        yield
         return
-    there = f", {known} there already" if known else ""
-    _say(f"{total} runs{there}; {jobs} at a time")
-    if not sys.stdout.isatty():
-        yield Lines(total, known, jobs)
-        return
-    with Bar(total, known, jobs) as bar:
-        yield bar
+    tell(f"{total} runs{f', {known} there already' if known else ''}; {jobs} at a time")
+    display = Bar(total, known) if say is None and sys.stdout.isatty() else Lines(total, known, tell)
+    place, waiting, over = store.size(), set(keys), threading.Event()
+
+    def look(place: int) -> int:
+        records, place = store.after(place)
+        for record in records:
+            if record.key in waiting:
+                waiting.discard(record.key)
+                display.finished(record)
+        return place
+
+    def watch() -> None:
+        reached = place
+        while not over.wait(_PAUSE):
+            reached = look(reached)
+        look(reached)
+
+    with display:
+        watcher = threading.Thread(target=watch, name="grid progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
 
-class Pace:
-    """Counts runs and tells how long the rest will take."""
+class Lines:
+    """One line per finished run, with the time that the rest will take."""
 
-    def __init__(self, total: int, known: int, jobs: int) -> None:
-        self.total, self.known, self.jobs = total, known, jobs
+    def __init__(self, total: int, known: int, say: Callable[[str], None] | None = None) -> None:
+        self.total, self.known = total, known
         self.done = known
-        self.running: set[str] = set()
+        self._say = say or _sayer()
         self._began = time.monotonic()
 
-    def started(self, title: str) -> None:
-        """A run has begun, perhaps for the second time."""
-        self.running.add(title)
+    def __enter__(self) -> Lines:
+        return self
 
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
-        """A run has ended."""
-        self.running.discard(title)
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def finished(self, record: RunRecord) -> None:
+        """A run has finished or failed."""
         self.done += 1
-
-    def remaining(self) -> float | None:
-        """Seconds, from the pace so far; None before the first run has ended."""
-        new = self.done - self.known
-        return (time.monotonic() - self._began) / new * (self.total - self.done) if new else None
+        self._say(f"[{self.done}/{self.total}] {title(record)}: {result_text(record)}; {self.summary()}")
 
     def summary(self) -> str:
-        """Running, left and time left."""
-        rest = self.remaining()
-        left = self.total - self.done - len(self.running)
-        return f"{len(self.running)} running, {left} left" + (f", about {span(rest)}" if rest else "")
+        """Runs left, and how long they will take at the pace so far."""
+        new, left = self.done - self.known, self.total - self.done
+        rest = (time.monotonic() - self._began) / new * left if new else 0.0
+        return f"{left} left" + (f", about {span(rest)}" if rest else "")
 
 
-class Lines(Pace):
-    """One line per finished run."""
-
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
-        """Say what came out."""
-        super().finished(title, record)
-        _say(f"[{self.done}/{self.total}] {title}: {result_text(record)}; {self.summary()}")
-
-
-class Bar(Pace):
+class Bar(Lines):
     """A live bar, with one line above it per finished run."""
 
-    def __init__(self, total: int, known: int, jobs: int) -> None:
-        super().__init__(total, known, jobs)
+    def __init__(self, total: int, known: int) -> None:
+        super().__init__(total, known)
         rich = optional_import("rich.progress")
-        self._bar = rich.Progress(
+        self._bar: Any = rich.Progress(
             rich.TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             rich.BarColumn(),
             rich.TimeElapsedColumn(),
@@ -97,26 +111,23 @@ class Bar(Pace):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def started(self, title: str) -> None:
-        """Show it as running."""
-        super().started(title)
-        self._refresh()
-
-    def finished(self, title: str, record: Mapping[str, Any]) -> None:
+    def finished(self, record: RunRecord) -> None:
         """Say what came out, above the bar."""
-        super().finished(title, record)
-        self._bar.console.print(f"{title}: {result_text(record)}", markup=False, highlight=False)
-        self._refresh()
-
-    def _refresh(self) -> None:
+        self.done += 1
+        self._bar.console.print(f"{title(record)}: {result_text(record)}", markup=False, highlight=False)
         self._bar.update(self._task, completed=self.done, description=self.summary())
 
 
-def result_text(record: Mapping[str, Any]) -> str:
+def title(record: RunRecord) -> str:
+    """A run in a few words."""
+    return f"{record.data} {record.model} {record.label} fold {record.fold} seed {record.seed}"
+
+
+def result_text(record: RunRecord) -> str:
     """The outcome of a run in a few words."""
-    if record["status"] != "ok":
-        return f"FAILED: {str(record['error']).splitlines()[-1]}"
-    return f"macro_auc {record['metrics']['macro_auc']:.4f} in {span(record['seconds'])}"
+    if not record.finished:
+        return f"FAILED: {str(record.error).splitlines()[-1]}"
+    return f"best {record.monitor} {record.monitored:.4f} in {span(record.seconds or 0)}"
 
 
 def span(seconds: float) -> str:
@@ -133,6 +144,12 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def _sayer() -> Callable[[str], None]:
+    """Writes lines to what is standard output now; a run in this process may send its own output elsewhere."""
+    stream = sys.stdout
+
+    def say(text: str) -> None:
+        stream.write(text + "\n")
+        stream.flush()
+
+    return say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_ubs.callback import BatchSelection
+from lightning_ubs.experiment.config import ConfigError, suggestion
+from lightning_ubs.experiment.record import Mode
 from lightning_ubs.functional import window_fluctuation
 from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.state import PredictionHistory
@@ -22,7 +24,6 @@ from lightning_ubs.strategies import UncertaintyStrategy
 # Curve of a record: the name under which it is logged.
 _LOGGED = {
     "train_loss": "train_loss",
-    "val_macro_auc": "val_macro_auc",
     "selection_seconds": "selection/seconds",
     "pressure": "selection/pressure",
     "effective_sample_size": "selection/effective_sample_size",
@@ -39,25 +40,46 @@ class Recorder(Callback):
         selection: the callback to watch.
         trace: whether to keep what became of each sample.
         epochs: epochs whose label correlation is kept; None: first selected, middle and last.
+        monitor: the logged value that decides the best epoch.
+        mode: whether it should be large or small.
     """
 
-    def __init__(self, selection: BatchSelection, trace: bool = True, epochs: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        selection: BatchSelection,
+        trace: bool = True,
+        epochs: Sequence[int] | None = None,
+        monitor: str = "val_macro_auc",
+        mode: Mode = "max",
+    ) -> None:
         self.selection = selection
         self.trace = trace
         self.epochs = epochs
-        self.curves: dict[str, list[Any]] = {name: [] for name in ("epoch", "epoch_seconds", *_LOGGED)}
+        self.monitor = monitor
+        self.mode = mode
+        self.curves: dict[str, list[Any]] = {
+            name: [] for name in ("epoch", monitor, "epoch_seconds", "samples", *_LOGGED)
+        }
+        self.validated: dict[int, dict[str, float]] = {}
         self.correlations: dict[int, Tensor] = {}
         self.times_selected = torch.zeros(0, dtype=torch.int64)
         self._uncertainty = self._fluctuation = torch.zeros(0)
         self._measured = 0
         self._started = self._validation = self._elapsed = 0.0
         self._epoch: int | None = None
+        self._batches = 0
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._collect(trainer)
-        self._epoch, self._validation = trainer.current_epoch, 0.0
+        self._epoch, self._validation, self._batches = trainer.current_epoch, 0.0, 0
         self._started = time.perf_counter()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._batches += 1
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -66,6 +88,11 @@ class Recorder(Callback):
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation += time.perf_counter()
+        if trainer.sanity_checking or self._epoch is None:
+            return
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.validated[self._epoch] = {name: value for name, value in logged.items() if name.startswith("val")}
+        self._check_monitor(logged)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -78,10 +105,12 @@ class Recorder(Callback):
         self._collect(trainer)
 
     @property
-    def best_epoch(self) -> int:
-        """Epoch of the best validation Macro-AUC, the first of equals."""
-        values = [-math.inf if value is None or math.isnan(value) else value for value in self.curves["val_macro_auc"]]
-        return int(self.curves["epoch"][int(np.argmax(values))])
+    def best_epoch(self) -> int | None:
+        """Epoch of the best monitored value, the first of equals; None if it was never a number."""
+        sign = 1 if self.mode == "max" else -1
+        values = zip(self.curves["epoch"], self.curves[self.monitor], strict=True)
+        found = [(epoch, value) for epoch, value in values if value is not None and math.isfinite(value)]
+        return max(found, key=lambda pair: sign * pair[1])[0] if found else None
 
     def arrays(self) -> dict[str, Any]:
         """The trace, as the results store documents it."""
@@ -97,16 +126,37 @@ class Recorder(Callback):
         return found
 
     def _collect(self, trainer: Trainer) -> None:
-        """Take up the epoch before; all that it logged is known only when its last hook has run."""
+        """Read what the epoch before logged; all of it is there only when its last hook has run."""
         if self._epoch is None:
             return
         logged = trainer.callback_metrics
+        if not self.curves["epoch"]:
+            self._check_monitor(logged)
+        # A value that validation logged stays there in epochs without validation; it is not theirs.
+        fresh = self._epoch in self.validated or not self.monitor.startswith("val")
+        self.curves[self.monitor].append(float(logged[self.monitor]) if fresh and self.monitor in logged else None)
+        self.curves["samples"].append(self._samples())
         for name, key in _LOGGED.items():
             self.curves[name].append(float(logged[key]) if key in logged else None)
         seconds = max(self._elapsed, self.curves["selection_seconds"][-1] or 0.0)
         self.curves["epoch"].append(self._epoch)
         self.curves["epoch_seconds"].append(seconds)
         self._epoch = None
+
+    def _check_monitor(self, logged: Mapping[str, Any]) -> None:
+        """Stop after the first validation if it did not log what decides the best epoch."""
+        if self.monitor in logged or (self.monitor.startswith("val") and not self.validated):
+            return
+        known = [name for name in logged if not name.startswith("selection/")]
+        raise ConfigError(
+            f"monitor={self.monitor!r} is not logged by the module; {suggestion(self.monitor, known)}"
+            + (f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step.")
+        )
+
+    def _samples(self) -> int | None:
+        """Samples that this epoch trained on, over all processes."""
+        plan = self.selection.plan
+        return None if plan is None else min(plan.ids.numel(), self._batches * plan.layout.global_batch_size)
 
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection

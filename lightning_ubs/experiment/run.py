@@ -1,160 +1,150 @@
-"""One run: train, take the best validation epoch, test it, and say what happened as a record of the results store."""
+"""One run: train, take the best validation epoch, test it, and say what happened as a record."""
 
 from __future__ import annotations
 
 import json
-import logging
-import platform
+import math
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
+from typing_extensions import override
 
-from lightning_ubs import __version__
-from lightning_ubs.data import MultiLabelDataModule
-from lightning_ubs.experiment.build import (
-    build_data,
-    build_loggers,
-    build_network,
-    build_selection,
-    data_name,
-    split_selection,
-)
-from lightning_ubs.experiment.config import ConfigError, digest, run_key
-from lightning_ubs.experiment.live import SelectionImages
+from lightning_ubs.callback import BatchSelection
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.direction import direction, logged_directions
+from lightning_ubs.experiment.planned import PlannedRun, versions
+from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder
-from lightning_ubs.experiment.store import SCHEMA, ResultsStore
+from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.strategies import Random
 
-log = logging.getLogger(__name__)
-
-MONITOR = "val_macro_auc"
+# Logged beside the metrics, and none itself.
+_NO_METRICS = ("skipped_labels",)
 
 
 @dataclass(frozen=True)
-class Names:
-    """What a run is called in results where that is more than its groups say: a sweep's values are added."""
+class TrainingRun(PlannedRun):
+    """A run that trains a model; subclasses say how its parts are made.
 
-    data: str | None = None
-    model: str | None = None
-    label: str | None = None
-
-
-def execute(
-    config: Mapping[str, Any],
-    folder: Path,
-    store: ResultsStore | None = None,
-    names: Names | None = None,
-    keep: bool = True,
-) -> dict[str, Any]:
-    """Do one run in ``folder`` and return its record; the record is not yet in the store, its trace is.
-
-    Args:
-        config: resolved configuration of ``lightning-ubs train``.
-        folder: for the log and the checkpoint of the best validation epoch, ``checkpoints/best.ckpt``.
-        store: where the trace goes too.
-        names: to be called by.
-        keep: whether ``folder`` is kept: it then gets ``trace.npz``, and a checkpoint from which training can go on.
+    Attributes:
+        trainer: arguments of ``lightning.Trainer``.
+        trace: whether to keep what became of each sample.
+        trace_epochs: epochs whose label correlation is kept; None: first selected, middle and last.
+        samples: number of training samples that the data must have; None: any.
     """
-    started, clock = datetime.now(UTC), time.perf_counter()
-    selection = build_selection(config["selection"])
-    data = build_data(config["data"])
-    loggers = build_loggers(config["logger"], folder)
-    data.prepare_data()
-    data.setup()
-    seed_everything(config["seed"], workers=True, verbose=False)
-    model = build_network(config["model"], data, data_name(config["data"]))
-    recorder = Recorder(selection, config["trace"], config["trace_epochs"])
-    best = ModelCheckpoint(folder / "checkpoints", "best", monitor=MONITOR, mode="max", save_weights_only=not keep)
-    every = config["logger"].get("image_every_n_epochs", 0)
-    images = [SelectionImages(selection, every, data.label_names)] if every else []
-    trainer = _trainer(config["trainer"], folder, loggers, [recorder, selection, *images, best])
-    trainer.fit(model, datamodule=data)
-    metrics = _test(trainer, model, data, best.best_model_path)
-    record = describe(config, names) | {
-        "status": "ok",
-        "error": None,
-        "metrics": metrics,
-        "best_epoch": recorder.best_epoch,
-        "curves": recorder.curves,
-        "seconds": time.perf_counter() - clock,
-        "shape": {
-            "n": len(data.train_dataset),
-            "d": data.num_features,
-            "q": data.num_labels,
-            "batches": int(trainer.num_training_batches),
-        },
-        "started": started.isoformat(timespec="seconds"),
+
+    trainer: Mapping[str, Any]
+    trace: bool = True
+    trace_epochs: Sequence[int] | None = None
+    samples: int | None = None
+
+    @abstractmethod
+    def make_data(self) -> LightningDataModule:
+        """The data, not yet set up."""
+
+    @abstractmethod
+    def make_module(self, data: LightningDataModule) -> LightningModule:
+        """The model for these data; whoever needs to know their shape sets them up first."""
+
+    @abstractmethod
+    def make_selection(self) -> BatchSelection:
+        """The selection, with the run's seed."""
+
+    def make_callbacks(self, selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
+        """Further callbacks, which come after the selection."""
+        return []
+
+    def make_loggers(self, folder: Path) -> list[Logger]:
+        """Loggers that write to ``folder`` or elsewhere."""
+        return []
+
+    @override
+    def execute(self, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
+        """Train, take the best validation epoch, and test it.
+
+        ``folder`` gets the checkpoint of the best epoch, ``checkpoints/best.ckpt``. If it is kept, it gets
+        ``trace.npz`` as well, and training can go on from the checkpoint.
+        """
+        with isolate_rng():
+            return _train(self, folder, store, keep)
+
+
+def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: bool) -> RunRecord:
+    begun, clock = datetime.now(UTC), time.perf_counter()
+    seed, monitor, mode = run.identity["seed"], run.identity["monitor"], run.identity["mode"]
+    selection = run.make_selection()
+    # Seeded twice: what making the data draws must not change the initial weights.
+    seed_everything(seed, workers=True, verbose=False)
+    data = run.make_data()
+    seed_everything(seed, workers=True, verbose=False)
+    module = run.make_module(data)
+    loggers = run.make_loggers(folder)
+    recorder = Recorder(selection, run.trace, run.trace_epochs, monitor, mode)
+    best = ModelCheckpoint(folder / "checkpoints", "best", monitor=monitor, mode=mode, save_weights_only=not keep)
+    callbacks = [recorder, selection, *run.make_callbacks(selection, data), _SizeCheck(run.samples), best]
+    trainer = make_trainer(run.trainer, folder, loggers, callbacks)
+    trainer.fit(module, datamodule=data)
+    if not recorder.curves["epoch"]:
+        raise ConfigError("training ended before its first epoch; look at the trainer's limits and the data's length.")
+    known = logged_directions(module)
+    metrics = {
+        name: MetricValue(value, direction(name, monitor, mode, known), "test" if tested else "val")
+        for name, (value, tested) in _measured(trainer, module, data, recorder, best.best_model_path).items()
     }
-    if config["trace"]:
+    record = RunRecord(
+        **run.identity,
+        status="ok",
+        metrics=metrics,
+        best_epoch=recorder.best_epoch,
+        max_epochs=trainer.max_epochs,
+        first_selected_epoch=_first_selected(selection),
+        curves=recorder.curves,
+        seconds=time.perf_counter() - clock,
+        shape=_shape(trainer, selection, data),
+        versions=versions(),
+        started=begun.isoformat(timespec="seconds"),
+    )
+    record = replace(record, warnings=(*_warnings(record), *_defects(data)))
+    if run.trace:
         arrays = _trace(recorder, data)
         if keep:
             np.savez_compressed(folder / "trace.npz", **arrays)
         if store is not None:
-            store.write_trace(record["key"], **arrays)
-            record["trace"] = True
+            store.write_trace(record.key, **arrays)
+            record = replace(record, trace=True)
     return record
 
 
-def describe(config: Mapping[str, Any], names: Names | None = None) -> dict[str, Any]:
-    """The part of a record that is known before the run."""
-    names = names or Names()
-    selection = config["selection"]
-    _, own, shared = split_selection(selection)
-    # A selection is told from others by these; the rest is the same for all, or says where things are kept.
-    told = {key: shared[key] for key in ("warmup_epochs", "start_epoch", "end_epoch", "replacement") if key in shared}
-    return {
-        "schema": SCHEMA,
-        "key": run_key(config),
-        "data": names.data or data_name(config["data"]),
-        "model": names.model or config["model"]["name"],
-        "selection": selection["name"],
-        "label": names.label or selection["label"],
-        "variant": selection["variant"],
-        "parameters": own | told,
-        "fold": config["data"]["fold"],
-        "seed": config["seed"],
-        "config_hash": digest(config),
-        "versions": {
-            "lightning_ubs": __version__,
-            "torch": str(torch.__version__),
-            "lightning": lightning.__version__,
-            "python": platform.python_version(),
-        },
-        "trace": False,
-    }
-
-
-def failure(config: Mapping[str, Any], error: str, names: Names | None = None) -> dict[str, Any]:
-    """The record of a run that failed."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return describe(config, names) | {"status": "failed", "error": error, "started": now}
-
-
-def monitored(record: Mapping[str, Any]) -> float:
-    """The best validation Macro-AUC of a finished run: what a sweeper should maximise."""
-    values = [value for value in record["curves"][MONITOR] if value is not None]
-    return float(max(values, default=float("nan")))
-
-
-def write_summary(record: Mapping[str, Any], folder: Path) -> Path:
+def write_summary(record: RunRecord, folder: Path) -> Path:
     """Write ``metrics.json``: the result of a run without its curves."""
-    summary = {name: value for name, value in record.items() if name != "curves"} | {MONITOR: monitored(record)}
+    summary = {name: value for name, value in json.loads(record.to_json()).items() if name != "curves"}
+    summary[record.monitor] = None if math.isnan(record.monitored) else record.monitored
     path = folder / "metrics.json"
     path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
 
-def _trainer(config: Mapping[str, Any], folder: Path, loggers: Sequence[Any], callbacks: list[Callback]) -> Trainer:
+def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], callbacks: list[Callback]) -> Trainer:
+    """A trainer that writes to ``folder`` only; ``config`` may bring callbacks and loggers of its own."""
+    given = dict(config)
+    own = given.pop("callbacks", None) or []
+    own = own if isinstance(own, list | tuple) else [own]
+    first, last = callbacks[:2], callbacks[2:]
+    settings = {"logger": loggers or False, "default_root_dir": folder} | given
     try:
-        return Trainer(**config, logger=list(loggers) or False, default_root_dir=folder, callbacks=callbacks)
+        return Trainer(**settings, callbacks=[*first, *own, *last])
     except TypeError as error:
         unknown = str(error).split("argument ")[-1]
         raise ConfigError(
@@ -164,17 +154,89 @@ def _trainer(config: Mapping[str, Any], folder: Path, loggers: Sequence[Any], ca
         raise ConfigError(f"trainer: {str(error).splitlines()[0]}") from error
 
 
-def _test(trainer: Trainer, model: LightningModule, data: MultiLabelDataModule, checkpoint: str) -> dict[str, float]:
-    """Test the weights of a checkpoint; what selection knows stays that of the last epoch."""
-    model.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
-    (values,) = trainer.test(model, datamodule=data, verbose=False)
-    named = {name.removeprefix("test_"): float(value) for name, value in values.items()}
-    return {name: value for name, value in named.items() if name != "skipped_labels"}
+class _SizeCheck(Callback):
+    """Refuses data of another length than those of the runs that this one is paired with."""
+
+    def __init__(self, samples: int | None) -> None:
+        self.samples = samples
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        found = next(one for one in trainer.callbacks if isinstance(one, BatchSelection)).strategy.num_samples  # type: ignore[attr-defined]
+        if self.samples is not None and found != self.samples:
+            raise ConfigError(
+                f"the data have {found} training samples in this run and {self.samples} in another; let the data "
+                "function give the same number for every seed."
+            )
 
 
-def _trace(recorder: Recorder, data: MultiLabelDataModule) -> dict[str, Any]:
-    return recorder.arrays() | {
-        "labels": data.train_dataset.labels.numpy().astype("uint8"),
-        "label_names": np.array(data.label_names, dtype=str),
-        "sample_rows": data.train_indices,
+def _measured(
+    trainer: Trainer, module: LightningModule, data: LightningDataModule, recorder: Recorder, checkpoint: str
+) -> dict[str, tuple[float, bool]]:
+    """Name → (value, whether it is of the test set); what has no test value has that of the best validation epoch."""
+    best = recorder.validated.get(-1 if recorder.best_epoch is None else recorder.best_epoch, {})
+    found = {name.removeprefix("val_"): (value, False) for name, value in best.items()}
+    if is_overridden("test_step", module) and is_overridden("test_dataloader", data):
+        # Only the weights: what selection knows stays that of the last epoch. This process has just written the file,
+        # and a module's own hyperparameters in it may be of any type.
+        module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"])
+        (values,) = trainer.test(module, datamodule=data, verbose=False)
+        found |= {name.removeprefix("test_"): (float(value), True) for name, value in values.items()}
+    return {name: value for name, value in found.items() if name not in _NO_METRICS}
+
+
+def _first_selected(selection: BatchSelection) -> int | None:
+    if isinstance(selection.strategy, Random):
+        return None
+    return selection.start_epoch if selection.strategy.warms_up else 0
+
+
+def _warnings(record: RunRecord) -> list[str]:
+    """What the epochs of a run tell about its result."""
+    first = record.first_selected_epoch
+    if not first:
+        return []
+    if record.epochs <= first:
+        return [
+            f"{record.label}: nothing was selected, because training had {record.epochs} epochs and selection begins "
+            f"after {first}; raise max_epochs or lower warmup_epochs."
+        ]
+    if record.best_epoch is not None and record.best_epoch < first:
+        return [
+            f"{record.label}: the best epoch ({record.best_epoch}) lies in the warm-up, before anything was selected; "
+            "the result does not show what selection does."
+        ]
+    return []
+
+
+def _defects(data: LightningDataModule) -> list[str]:
+    """What is wrong with a dataset of the catalogue."""
+    from lightning_ubs.data import MultiLabelDataModule, catalog
+
+    if not isinstance(data, MultiLabelDataModule) or data.name is None:
+        return []
+    entry = catalog.entry(data.name)
+    return [f"{entry.name} is defective as published: {entry.defects}"] if entry.defects else []
+
+
+def _shape(trainer: Trainer, selection: BatchSelection, data: LightningDataModule) -> dict[str, int]:
+    known = {
+        "n": selection.strategy.num_samples,
+        "d": getattr(data, "num_features", None),
+        "q": selection.strategy.num_labels or getattr(data, "num_labels", None),
+        "batches": trainer.num_training_batches,
     }
+    return {name: int(value) for name, value in known.items() if value is not None and math.isfinite(value)}
+
+
+def _trace(recorder: Recorder, data: LightningDataModule) -> dict[str, Any]:
+    """What became of each sample; its labels and its row where the data tell."""
+    found = recorder.arrays()
+    labels = getattr(getattr(data, "train_dataset", None), "labels", None)
+    if isinstance(labels, torch.Tensor):
+        found["labels"] = labels.numpy().astype("uint8")
+    names, rows = getattr(data, "label_names", None), getattr(data, "train_indices", None)
+    if names is not None:
+        found["label_names"] = np.array(names, dtype=str)
+    if rows is not None:
+        found["sample_rows"] = np.asarray(rows)
+    return found

@@ -1,50 +1,26 @@
 """Results store: one folder, one JSON line per run, safe for many writers and for writers that are killed.
 
-``runs.jsonl`` is append-only. A record (schema 1) holds:
-
-===================  ===============================================================================
-``schema``           1
-``key``              16 hexadecimal digits, the identity of the configuration of this run
-``status``           ``"ok"`` or ``"failed"``; ``error`` is the message of a failed run, else null
-``data``             dataset name; ``model`` and ``selection`` likewise (``"yeast"``, ``"clif"``, ``"ubs"``)
-``label``            name to display, for example ``"UBS λ1=0.6"``
-``variant``          ``""``, or the ablation: ``"A" "B" "C" "D" "Active_LC" "Recent_LC"``
-``parameters``       of the selection: ``{"lambda1": 0.5, "window": 5, "s0": 100.0, ...}``
-``fold``, ``seed``   integers; runs that share data, model, fold and seed are paired
-``config_hash``      of the whole configuration
-``metrics``          test metrics at the best validation epoch: ``macro_auc ranking_loss hamming_loss
-                     one_error coverage micro_f1 macro_f1 map``
-``best_epoch``       epoch of the best validation Macro-AUC
-``curves``           lists of equal length: ``epoch train_loss val_macro_auc epoch_seconds
-                     selection_seconds pressure effective_sample_size correlation_drift``; a missing
-                     value is null; ``epoch_seconds`` contains ``selection_seconds``
-``seconds``          of the whole run
-``shape``            ``{"n": .., "d": .., "q": .., "batches": ..}``
-``versions``         ``{"lightning_ubs": .., "torch": .., "lightning": .., "python": ..}``
-``started``          time in ISO format
-``trace``            whether ``traces/<key>.npz`` was written
-===================  ===============================================================================
-
-A trace may hold: ``correlation_epochs`` int (k,), ``correlations`` float32 (k, q, q),
-``mean_uncertainty`` (n,), ``fluctuation`` (n,), ``times_selected`` int (n,), ``labels`` uint8 (n, q),
-``label_names`` str (q,) and ``sample_rows`` int (n,), the row of each training sample in the full dataset.
+``runs.jsonl`` is append-only; a line is a `RunRecord`. ``traces/KEY.npz`` may hold, of the run KEY:
+``correlation_epochs`` int (k,), ``correlations`` float32 (k, q, q), ``mean_uncertainty`` (n,), ``fluctuation`` (n,),
+``times_selected`` int (n,), ``labels`` uint8 (n, q), ``label_names`` str (q,) and ``sample_rows`` int (n,), the row of
+each training sample in the full dataset.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import os
-import re
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from lightning_ubs._files import atomic_write
+from lightning_ubs.experiment.record import RecordError, RunRecord, check_key
 
 try:
     import fcntl
@@ -52,9 +28,6 @@ except ImportError:  # Windows has no fcntl; an append is one write there too, o
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
-
-SCHEMA = 1
-_REQUIRED = ("schema", "key", "status", "data", "model", "selection", "fold", "seed")
 
 
 class StoreError(RuntimeError):
@@ -67,12 +40,13 @@ class ResultsStore:
     Args:
         folder: made at the first write; reading a folder that does not exist gives no records.
 
+    >>> import tempfile
+    >>> record = RunRecord(key="0" * 16, status="ok", data="yeast", model="mlp", selection="ubs", fold=0, seed=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = ResultsStore(folder)
-    ...     store.append({"schema": 1, "key": "0123456789abcdef", "status": "ok", "data": "yeast",
-    ...                   "model": "mlp", "selection": "ubs", "fold": 0, "seed": 0})
-    ...     store.keys()
-    {'0123456789abcdef'}
+    ...     store.append(record)
+    ...     store.keys() == {record.key}
+    True
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -83,10 +57,9 @@ class ResultsStore:
         """The file of records, one JSON line per run."""
         return self.folder / "runs.jsonl"
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add one run; it is on the disk when this returns. NumPy values become plain, NaN becomes null."""
-        _check_record(record)
-        line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    def append(self, record: RunRecord) -> None:
+        """Add one run; it is on the disk when this returns."""
+        line = record.to_json().encode() + b"\n"
         with self._writing(self.folder), open(self.path, "a+b", buffering=0) as file, _locked(file):
             end = _cut_fragment(file)
             try:
@@ -96,53 +69,56 @@ class ResultsStore:
                 file.truncate(end)
                 raise
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[RunRecord]:
         """All records in the order of writing.
 
         A broken last line (its writer was killed) is left out with a warning; one before it is an error.
         """
-        try:
-            with open(self.path, "rb") as file, _locked(file, shared=True):
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions"
-            ) from error
-        records = []
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            record = _parse(line)
-            if record is not None:
-                records.append(record)
-            elif number == len(lines):
-                log.warning(
-                    "%s: the last line is incomplete (a run was stopped while it wrote); it is left out",
-                    self.path,
-                )
-            else:
-                raise StoreError(
-                    f"line {number} of {str(self.path)!r} is not a JSON record; "
-                    "delete that line (its run is then done again) or restore the file"
-                )
-        return records
+        lines = self._lines() or [b""]
+        if lines[-1].strip() and not _is_record(lines[-1]):
+            log.warning(
+                "%s: the last line is incomplete (a run was stopped while it wrote); it is left out.", self.path
+            )
+            lines.pop()
+        return [self._record(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
     def keys(self) -> set[str]:
         """Keys of the runs that finished."""
-        return {record["key"] for record in self.records() if record.get("status") == "ok"}
+        return {record.key for record in self.records() if record.finished}
 
-    def failed(self) -> list[dict[str, Any]]:
-        """The last record of each run that failed and did not finish later."""
-        records = self.records()
-        finished = {record["key"] for record in records if record.get("status") == "ok"}
-        last = {record["key"]: record for record in records if record["key"] not in finished}
-        return list(last.values())
+    def size(self) -> int:
+        """Bytes of the whole lines in the file of records: where the next one begins."""
+        return sum(len(line) + 1 for line in self._lines()[:-1])
+
+    def holds(self, key: str, since: int = 0) -> bool:
+        """Whether a run is there: finished, or failed in a record that begins at byte ``since`` or later.
+
+        Other records are not read, so that this is fast in a large store.
+        """
+        mark = f'"{key}"'.encode()
+        place = 0
+        for line in self._lines():
+            if mark in line and _is_record(line):
+                record = RunRecord.from_json(line)
+                if record.key == key and (record.finished or place >= since):
+                    return True
+            place += len(line) + 1
+        return False
+
+    def after(self, place: int) -> tuple[list[RunRecord], int]:
+        """The records that begin at byte ``place`` or later, and where the next one will begin."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(place)
+                text = file.read()
+        except FileNotFoundError:
+            return [], place
+        whole = text[: text.rfind(b"\n") + 1]
+        return [RunRecord.from_json(line) for line in whole.splitlines() if _is_record(line)], place + len(whole)
 
     def trace_path(self, key: str) -> Path:
         """Where the arrays of the run ``key`` are kept."""
-        _check_key(key)
+        check_key(key)
         return self.folder / "traces" / f"{key}.npz"
 
     def write_trace(self, key: str, **arrays: Any) -> Path:
@@ -151,18 +127,9 @@ class ResultsStore:
         plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
         objects = [name for name, array in plain.items() if array.dtype == object]
         if objects:
-            raise ValueError(f"trace array {objects[0]!r} has dtype object; pass numbers or strings")
-        with self._writing(path.parent):
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{key}-", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    np.savez_compressed(file, **plain)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            raise ValueError(f"trace array {objects[0]!r} has dtype object; pass numbers or strings.")
+        with self._writing(path.parent), atomic_write(path) as file:
+            np.savez_compressed(file, **plain)
         return path
 
     def read_trace(self, key: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -172,9 +139,28 @@ class ResultsStore:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
         except FileNotFoundError:
-            raise StoreError(f"run {key} has no trace at {str(path)!r}; run it again with its trace on") from None
+            raise StoreError(
+                f"run {key} has no trace at {str(path)!r}; with trace=true and another results folder it keeps one."
+            ) from None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise StoreError(f"cannot read the trace {str(path)!r} ({error}); delete it and run again") from error
+            raise StoreError(f"cannot read the trace {str(path)!r} ({error}); delete it.") from error
+
+    def _lines(self) -> list[bytes]:
+        try:
+            with open(self.path, "rb") as file, _locked(file, shared=True):
+                return file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions."
+            ) from error
+
+    def _record(self, number: int, line: bytes) -> RunRecord:
+        try:
+            return RunRecord.from_json(line)
+        except RecordError as error:
+            raise StoreError(f"line {number} of {str(self.path)!r}: {error}") from None
 
     @contextmanager
     def _writing(self, folder: Path) -> Iterator[None]:
@@ -184,7 +170,7 @@ class ResultsStore:
         except OSError as error:
             raise StoreError(
                 f"cannot write to the results folder {str(self.folder)!r} ({error.strerror}); "
-                "choose a folder you may write to, with free space"
+                "choose a folder you may write to, with free space."
             ) from error
 
 
@@ -216,10 +202,10 @@ def _cut_fragment(file: Any) -> int:
     fragment = tail[tail.rfind(b"\n") + 1 :]
     if not fragment:
         return end
-    if _parse(fragment) is not None:
+    if _is_record(fragment):
         _write_all(file, b"\n")
         return end + 1
-    log.warning("%s ended in an incomplete line (a run was stopped while it wrote); it is cut off", file.name)
+    log.warning("%s ended in an incomplete line (a run was stopped while it wrote); it is cut off.", file.name)
     file.truncate(end - len(fragment))
     return end - len(fragment)
 
@@ -230,38 +216,10 @@ def _write_all(file: Any, data: bytes) -> None:
         written += file.write(data[written:])
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _is_record(line: bytes) -> bool:
+    """Whether a line is a whole record, of whatever schema."""
     try:
         record = json.loads(line)
     except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("key"), str) else None
-
-
-def _check_key(key: object) -> None:
-    if not (isinstance(key, str) and re.fullmatch(r"[0-9a-f]{16}", key)):
-        raise ValueError(f"key={key!r} must be 16 hexadecimal digits; take the first 16 of a SHA-256 in hex")
-
-
-def _check_record(record: Mapping[str, Any]) -> None:
-    missing = [name for name in _REQUIRED if name not in record]
-    if missing:
-        raise ValueError(f"the record lacks {', '.join(missing)}; every run must name them")
-    _check_key(record["key"])
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"schema={record['schema']!r} must be {SCHEMA}; this version writes no other")
-    if record["status"] not in ("ok", "failed"):
-        raise ValueError(f"status={record['status']!r} must be 'ok' or 'failed'")
-
-
-def _plain(value: Any) -> Any:
-    """``value`` as JSON can say it: plain numbers, no NaN."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):  # NumPy and torch
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+        return False
+    return isinstance(record, dict) and isinstance(record.get("key"), str)

@@ -6,8 +6,9 @@ import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
     GROUPS,
     ConfigError,
@@ -15,10 +16,14 @@ from lightning_ubs.experiment.config import (
     check_types,
     compose_train,
     resolved,
-    run_key,
+    target_of,
+    unknown_key,
 )
+from lightning_ubs.experiment.configured import Names, configured_run
 from lightning_ubs.experiment.grid import prepare_folder
-from lightning_ubs.experiment.run import execute, failure, monitored, write_summary
+from lightning_ubs.experiment.planned import PlannedRun
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.run import write_summary
 from lightning_ubs.experiment.store import ResultsStore
 
 if TYPE_CHECKING:
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def train(config: DictConfig, say: Callable[[str], None]) -> float:
-    """Do one run in Hydra's output folder, and return its best validation Macro-AUC.
+    """Do one run in Hydra's output folder, and return the best value of its monitored metric.
 
     The folder gets ``config.yaml`` (resolved), ``metrics.json``, ``checkpoints/best.ckpt``, ``log/metrics.csv`` and
     ``trace.npz``. With ``results``, the run is added to that store, unless it is there already.
@@ -36,33 +41,59 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
 
     hydra_config = HydraConfig.get()
     folder = Path(hydra_config.runtime.output_dir)
-    run = resolved(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    plain = resolved(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     groups = [one for one in hydra_config.overrides.task if one.partition("=")[0] in GROUPS]
-    check_types(run, compose_train(groups))
-    check_run(run)
-    store = None if run["results"] is None else ResultsStore(run["results"])
-    if store is not None:
+    defaults = compose_train(groups)
+    for name, value in plain.items():
+        if name not in defaults:
+            raise unknown_key(name, value, defaults)
+    check_types(plain, defaults)
+    check_run(plain)
+    run = configured_run(plain, _names(plain, hydra_config.runtime.choices))
+    OmegaConf.save(OmegaConf.create(plain), folder / "config.yaml")
+    if plain["results"] is None:
+        record = _executed(run, folder, None)
+    else:
+        store = ResultsStore(plain["results"])
         prepare_folder(store)
-        found = [one for one in store.records() if one["key"] == run_key(run) and one["status"] == "ok"]
-        if found:
-            say(f"this run is in {store.folder} already: macro_auc {found[-1]['metrics']['macro_auc']:.4f}")
-            return monitored(found[-1])
-    OmegaConf.save(OmegaConf.create(run), folder / "config.yaml")
+        with Claims(store.folder.resolve()).take(run.key) as claim:
+            if claim is None:
+                raise ConfigError(
+                    f"another process does this run now, for {str(store.folder)!r}; wait for it, or choose another "
+                    "results folder."
+                )
+            found = [one for one in store.records() if one.key == run.key and one.finished]
+            if found:
+                say(f"this run is in {store.folder} already: best {found[-1].monitor} {found[-1].monitored:.4f}")
+                return found[-1].monitored
+            record = _executed(run, folder, store)
+            store.append(record)
+        Claims(store.folder.resolve()).tidy()
+    write_summary(record, folder)
+    metrics = ", ".join(f"{name} {metric.value:.4f}" for name, metric in record.metrics.items())
+    stage = "test" if any(metric.stage == "test" for metric in record.metrics.values()) else "validation"
+    say(f"{stage}, at the best validation epoch {record.best_epoch}: {metrics}")
+    for warning in record.warnings:
+        say(f"note: {warning}")
+    say(f"run folder: {folder}")
+    return record.monitored
+
+
+def _executed(run: PlannedRun, folder: Path, store: ResultsStore | None) -> RunRecord:
     try:
         with warnings.catch_warnings():
             _quiet()
-            record = execute(run, folder, store)
+            return run.execute(folder, store)
     except Exception as error:
         if store is not None and not isinstance(error, ConfigError):
-            store.append(failure(run, str(error) or type(error).__name__))
+            store.append(run.failed(str(error) or type(error).__name__))
         raise
-    if store is not None:
-        store.append(record)
-    write_summary(record, folder)
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
-    say(f"test, at the best validation epoch {record['best_epoch']}: {metrics}")
-    say(f"run folder: {folder}")
-    return monitored(record)
+
+
+def _names(config: dict[str, Any], choices: Any) -> Names:
+    """Groups of the user's own are called as they were chosen."""
+    own = {group: str(choices.get(group)) if target_of(config[group]) else None for group in ("data", "model")}
+    return Names(own["data"], own["model"])
 
 
 def _quiet() -> None:

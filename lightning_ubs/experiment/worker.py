@@ -1,76 +1,149 @@
-"""What a worker process does: take a task, do it, give its result back; die when its parent does."""
+"""What a worker process does with a run: claim it, do it, keep its record."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
+import pickle
 import shutil
-import signal
 import sys
 import threading
 import warnings
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from lightning_ubs._files import write_problem
+from lightning_ubs.experiment.claims import Claim, Claims
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.planned import PlannedRun
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore
+
+TRIES = 2
+"""How often a run is begun whose process dies."""
+
+Outcome = Literal["done", "busy"]
+
+# A run seeds global generators: an engine whose workers have several threads does one at a time in each.
+_ONE_AT_A_TIME = threading.Lock()
 
 
-def serve(pipe: Connection, log: str, threads: int) -> None:
-    """Do tasks until the pipe is closed. What they print goes to ``log``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    _redirect(log)
-    _die_with_parent()
-    import torch
+@dataclass(frozen=True)
+class Order:
+    """A run, and what a worker needs to know to do it.
 
-    torch.set_num_threads(threads)
-    while True:
+    Attributes:
+        run: the pickled `PlannedRun`, read where it is done.
+        results: the results folder, absolute.
+        grid: name of the grid.
+        since: size of the store's file when the grid began; failures after it are this grid's.
+        folder: current folder of the grid, for paths of the user; None on other machines.
+        path: where Python looks for the user's modules.
+        environment: variables of this package.
+    """
+
+    run: bytes
+    results: str
+    grid: str
+    since: int
+    folder: str | None = None
+    path: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def do_run(order: Order) -> Outcome:
+    """Do a run unless it is there or another process does it; its record is in the store when this returns ``"done"``.
+
+    A failure is a record too. Only a `ConfigError` is raised, after its record is kept: every other run of the grid
+    would meet it as well.
+    """
+    _prepare(order)
+    with _ONE_AT_A_TIME:
+        run: PlannedRun = pickle.loads(order.run)
+        store, claims = ResultsStore(order.results), Claims(Path(order.results), order.grid)
+        with claims.take(run.key) as claim:
+            if claim is None:
+                return "busy"
+            if not store.holds(run.key, order.since):
+                _do(run, claim, store)
+            return "done"
+
+
+def died(tries: int) -> str:
+    """The error of a run whose process died as often as it was tried."""
+    return (
+        f"its process was killed, {tries} times; too little memory is the usual cause, then fewer jobs at a time help "
+        "(jobs=1)."
+    )
+
+
+def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
+    if claim.tries > TRIES:
+        store.append(run.failed(died(TRIES)))
+        return
+    shutil.rmtree(claim.folder, ignore_errors=True)  # of an owner that was killed
+    stop: ConfigError | None = None
+    with _logged(store.folder / "logs" / f"{run.key}.log"):
         try:
-            function, arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(function(*arguments))
+            record: RunRecord = run.execute(claim.folder, store, keep=False)
+        except Exception as error:
+            logging.getLogger(__name__).exception("run failed: %s", run.title)
+            record = run.failed(_disk_problem(error, store.folder) or _sentence(error))
+            stop = error if isinstance(error, ConfigError) else None
+        finally:
+            shutil.rmtree(claim.folder, ignore_errors=True)
+    store.append(record)
+    if stop is not None:
+        raise ConfigError(record.error)
 
 
-def do_run(config: dict[str, Any], results: str, names: Any) -> dict[str, Any]:
-    """One run of a grid: its record, that of a failure if it fails."""
-    from lightning_ubs.experiment.config import run_key
-    from lightning_ubs.experiment.run import execute, failure
-    from lightning_ubs.experiment.store import ResultsStore
-
-    folder = Path(results) / "unfinished" / run_key(config)
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return execute(config, folder, ResultsStore(results), names, keep=False)
-    except Exception as error:
-        logging.getLogger(__name__).exception("run failed: %s", config)
-        text = str(error).strip() or type(error).__name__
-        known = isinstance(error, ValueError | OSError)
-        return failure(config, text if known else f"{type(error).__name__}: {text}", names)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _sentence(error: Exception) -> str:
+    """What an error says; its type is added where that is needed to understand it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
+    return text if known else f"{type(error).__name__}: {text}"
 
 
-def _redirect(log: str) -> None:
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+def _disk_problem(error: BaseException, folder: Path) -> str | None:
+    """What a write that the disk refused means; a file that cannot be read is another matter."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+    return write_problem(error, folder) if full else None
 
 
-def _die_with_parent() -> None:
-    """A run whose parent is gone must not go on: the next start of the grid does it again."""
-    from multiprocessing import parent_process
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Send what is printed and logged to a file, which is removed if it stays empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        handler = logging.StreamHandler(file)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        quiet = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+        levels = [logger.level for logger in quiet]
+        for logger in quiet:
+            logger.setLevel(logging.WARNING)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            root.removeHandler(handler)
+            for logger, level in zip(quiet, levels, strict=True):
+                logger.setLevel(level)
+    if not path.stat().st_size:
+        path.unlink(missing_ok=True)
 
-    parent = parent_process()
 
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _prepare(order: Order) -> None:
+    """Make the worker like the process of the grid."""
+    sys.path.extend(one for one in order.path if one not in sys.path)
+    os.environ.update(order.environment)
+    if order.folder is not None:
+        os.chdir(order.folder)

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_ubs._extras import optional_import
-from lightning_ubs.report.figures.canvas import Idea
-from lightning_ubs.report.figures.palette import dark_theme, looks, theme
-from lightning_ubs.report.measures import MACRO_AUC
+from lightning_ubs.report.contents import Report
+from lightning_ubs.report.figures.theme import figure_theme, method_colours
+from lightning_ubs.report.gallery import Gallery
+from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.significance import DATASETS, Significance
-from lightning_ubs.report.verdict import signed
-
-if TYPE_CHECKING:
-    from lightning_ubs.report.build import Report
+from lightning_ubs.report.verdict import no_verdict
+from lightning_ubs.report.words import pvalue, signed
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A rendered figure: its file's name, and its SVG for the page."""
-
-    name: str
-    title: str
-    alt: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """The figures of one idea."""
-
-    idea: Idea
-    pictures: Sequence[Picture]
-
-
-def render_page(report: Report) -> str:
+def render_page(report: Report, gallery: Gallery) -> str:
     """The whole page as text; every name is escaped."""
     jinja = optional_import("jinja2")
     environment = jinja.Environment(
@@ -54,18 +34,20 @@ def render_page(report: Report) -> str:
         "svg": optional_import("markupsafe").Markup,
     }
     environment.tests["finite"] = math.isfinite
-    variables = theme()
+    variables = figure_theme()
     template = environment.get_template("report.html")
     text: str = template.render(
         report=report,
+        gallery=gallery,
         results=report.results,
         facts=facts(report),
+        no_verdict=no_verdict(report.results),
         method_colours={
-            method.label: variables[look.colour] for method, look in looks(report.results.compared).items()
+            method.label: variables[look.colour] for method, look in method_looks(report.results.methods).items()
         },
-        colours=dark_theme(),
-        primary=MACRO_AUC,
+        colours=method_colours(),
         unit_notes=unit_notes(report.tests),
+        monitors=sorted({run.record.monitor for run in report.results.runs}),
         dark_media="(prefers-color-scheme: dark)",
     )
     return text
@@ -74,8 +56,8 @@ def render_page(report: Report) -> str:
 def facts(report: Report) -> list[tuple[str, str]]:
     """What the results are, in a few words each."""
     results = report.results
-    versions = sorted({str((run.record.get("versions") or {}).get("lightning_ubs", "unknown")) for run in results.runs})
-    dates = sorted(str(run.record["started"])[:10] for run in results.runs if run.record.get("started"))
+    versions = sorted({str(run.record.versions.get("lightning_ubs", "unknown")) for run in results.runs})
+    dates = sorted(run.record.started[:10] for run in results.runs if run.record.started)
     found = [
         ("Runs", str(len(results.runs))),
         ("Failed", str(len(results.failed))),
@@ -110,15 +92,6 @@ def unit_notes(tests: Sequence[Significance]) -> list[str]:
             else f"Some tests have so few pairs that their corrected p-value cannot be below {max(floors):.4f}."
         )
     return notes
-
-
-def pvalue(value: float) -> str:
-    """A p-value with four decimals, never a bare zero.
-
-    >>> pvalue(0.00001), pvalue(0.0312)
-    ('< 0.0001', '0.0312')
-    """
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def _number(value: Any, form: str = ".4f") -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_ubs.report.measures import MEASURES
-from lightning_ubs.report.results import Method, ReportError, Results
+from lightning_ubs.known_metrics import METRICS
+from lightning_ubs.methods import REFERENCE, find_method
+from lightning_ubs.report.errors import ReportError
+from lightning_ubs.report.method import Method
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Results
 from lightning_ubs.report.tables import Cell, Table, make_block
 
 _COLUMNS = ("metric", "model", "dataset", "method", "value")
@@ -23,35 +27,38 @@ def read_paper(path: Path) -> list[Table]:
             rows = list(reader)
             missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
     except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"cannot read the paper's tables {str(path)!r} ({error}); give a CSV file") from error
+        raise ReportError(f"cannot read the paper's tables {str(path)!r} ({error}); give a CSV file.") from error
     if missing:
         raise ReportError(
-            f"the paper's tables {str(path)!r} lack the column {missing[0]!r}; needed are {', '.join(_COLUMNS)}"
+            f"the paper's tables {str(path)!r} lack the column {missing[0]!r}; give a CSV file with the columns "
+            f"{', '.join(_COLUMNS)}."
         )
     try:
         values = {
             (_plain(row["metric"]), row["model"], row["dataset"], row["method"]): float(row["value"]) for row in rows
         }
     except (TypeError, ValueError) as error:
-        raise ReportError(f"the paper's tables {str(path)!r} hold a value that is no number ({error})") from error
+        raise ReportError(
+            f"the paper's tables {str(path)!r} hold a value that is not a number ({error}); correct it."
+        ) from error
     methods = list(dict.fromkeys(key[3] for key in values))
     tables = []
-    for measure in MEASURES:
-        own = {key[1:]: value for key, value in values.items() if key[0] == _plain(measure.title)}
+    for metric in (Metric(row.key, row.title, row.higher_is_better) for row in METRICS):
+        own = {key[1:]: value for key, value in values.items() if key[0] == _plain(metric.title)}
         blocks = []
         for model in dict.fromkeys(key[0] for key in own):
             cells: dict[str, list[Cell | None]] = {}
             for data in dict.fromkeys(key[1] for key in own if key[0] == model):
                 row = [own.get((model, data, method)) for method in methods]
                 cells[data] = [None if value is None else Cell(value) for value in row]
-            blocks.append(make_block(model, cells, measure))
+            blocks.append(make_block(model, cells, metric))
         if blocks:
-            tables.append(Table(measure, methods, blocks))
+            tables.append(Table(metric, methods, blocks))
     return tables
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperCell:
     """One value of the paper and ours."""
 
     model: str
@@ -66,7 +73,7 @@ class Beside:
         return self.ours - self.paper
 
 
-def beside(ours: Table, paper: Table, results: Results) -> list[Beside]:
+def compare_with_paper(ours: Table, paper: Table, results: Results) -> list[PaperCell]:
     """The cells that both have; names are matched without case and punctuation."""
     theirs = {
         (_plain(block.model), _dataset(data), method): cell.value
@@ -78,33 +85,25 @@ def beside(ours: Table, paper: Table, results: Results) -> list[Beside]:
     found = []
     for block in ours.blocks:
         for data, row in block.rows.items():
-            for method, cell in zip(results.compared, row, strict=True):
-                value = theirs.get((_plain(block.model), _dataset(data), _paper_name(method, paper.methods)))
+            for method, cell in zip(results.methods, row, strict=True):
+                name = _paper_name(method, paper.methods) if method in results.main else ""
+                value = theirs.get((_plain(block.model), _dataset(data), name))
                 if cell is not None and value is not None:
-                    found.append(Beside(block.model, data, method.label, value, cell.value))
+                    found.append(PaperCell(block.model, data, method.label, value, cell.value))
     return found
 
 
-def paper_index(methods: Sequence[str]) -> int | None:
-    """Where the paper's own method stands among its columns."""
-    names = [_plain(name) for name in methods]
-    return next((names.index(name) for name in ("ours", "ubs") if name in names), None)
-
-
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "ours": ("ubs",),
-    "active": ("activebias",),
-    "recent": ("recency", "recencybias"),
-    "hard": ("hardimbalance",),
-}
+def paper_comparisons(methods: Sequence[str]) -> list[tuple[int, int]]:
+    """The paper's own method with each of its other columns; none if it is not among them."""
+    rows = [find_method(name) for name in methods]
+    own = [index for index, row in enumerate(rows) if row is not None and row.key == REFERENCE]
+    return [(own[0], index) for index in range(len(methods)) if index != own[0]] if own else []
 
 
 def _paper_name(method: Method, names: Sequence[str]) -> str:
     """The paper's name of a method, empty for what the paper does not have."""
-    if method.variant not in ("", "A"):
-        return ""
-    own = _plain(method.selection)
-    return next((name for name in names if own == _plain(name) or own in _ALIASES.get(_plain(name), ())), "")
+    row = find_method(method.selection)
+    return next((name for name in names if row is not None and find_method(name) == row), "")
 
 
 def _plain(name: str) -> str:
@@ -112,6 +111,10 @@ def _plain(name: str) -> str:
 
 
 def _dataset(name: str) -> str:
-    """The paper calls the Yahoo sets by a number at the end that only says which file of the source it was."""
-    plain = _plain(name)
-    return plain.rstrip("1") if plain.startswith("yahoo") else plain
+    """The catalogue's name of a dataset, which the paper may call otherwise; else the name as it is."""
+    from lightning_ubs.data import DataError, catalog
+
+    try:
+        return _plain(catalog.entry(name).name)
+    except DataError:
+        return _plain(name)

@@ -1,9 +1,7 @@
-"""The runs of a results folder, told apart by method: which are compared, which are ablations or sweeps."""
+"""The runs of a results folder by method, data and model."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,34 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs.experiment.store import SCHEMA, ResultsStore, StoreError
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore, StoreError
+from lightning_ubs.methods import BASELINE, REFERENCE, find_method
+from lightning_ubs.report.errors import ReportError
+from lightning_ubs.report.method import Method, clean, distinct_methods, main_methods, ordered
+from lightning_ubs.report.metric import Metric, recorded_metrics
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[int, int]
-REFERENCE = "ubs"
-BASELINE = "random"
+Comparison = tuple[Method, Method]
 _MOST_DRAWN = 8
-# The order of the paper's tables; a selection whose name begins like this takes that place.
-_ORDER = ("random", "balance", "active", "recen", "hard")
-
-
-class ReportError(ValueError):
-    """The report cannot be made; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A batch selection with its parameters: what one column of a table holds."""
-
-    selection: str
-    variant: str
-    parameters: str
-    label: str
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The parameters as a dict."""
-        return dict(json.loads(self.parameters))
 
 
 @dataclass(frozen=True)
@@ -53,41 +34,57 @@ class Run:
     unit: Unit
     metrics: Mapping[str, float]
     curves: Mapping[str, Array]
-    record: Mapping[str, Any] = field(repr=False)
+    record: RunRecord = field(repr=False)
+
+    @property
+    def scores(self) -> Array:
+        """The monitored metric by epoch, large is good; empty if it was not recorded."""
+        values = self.curves.get(self.record.monitor, np.zeros(0))
+        return values if self.record.mode == "max" else -values
 
 
 class Results:
-    """Finished runs by (method, data, model) and, within, by (fold, seed); failed runs; notes for the reader."""
+    """Finished runs by (method, data, model) and, within, by (fold, seed); failed runs.
 
-    def __init__(self, records: Sequence[Mapping[str, Any]], store: ResultsStore) -> None:
+    Args:
+        records: All runs, finished or failed, in the order of writing.
+        store: Where their traces are; None if nowhere.
+        metrics: Keys of the metrics to show; None: see `recorded_metrics`.
+        monitor: The logged name that the verdict is about; None: the one that the runs monitored.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[RunRecord],
+        store: ResultsStore | None = None,
+        metrics: Sequence[str] | None = None,
+        monitor: str | None = None,
+    ) -> None:
         self.store = store
-        self.notes: list[str] = []
-        finished = {record["key"]: record for record in records if record["status"] == "ok"}
-        failed = {record["key"]: record for record in records if record["key"] not in finished}
-        self.failed = list(failed.values())
-        methods = _methods(list(finished.values()))
-        self.runs = [_run(record, methods[_identity(record)]) for record in finished.values()]
-        self.methods = sorted(dict.fromkeys(run.method for run in self.runs), key=_place)
+        finished = {record.key: record for record in records if record.finished}
+        self.failed = list({record.key: record for record in records if record.key not in finished}.values())
+        methods = distinct_methods(list(finished.values()))
+        self.runs = [_run(record, methods[record.method]) for record in finished.values()]
+        self.metrics: Sequence[Metric] = recorded_metrics(list(finished.values()), metrics, monitor)
+        self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)))
         self.datasets = list(dict.fromkeys(run.data for run in self.runs))
         self.models = list(dict.fromkeys(run.model for run in self.runs))
         self._cells: dict[tuple[Method, str, str], dict[Unit, Run]] = defaultdict(dict)
-        doubles = 0
+        self.repeated = 0
         for run in self.runs:
             cell = self._cells[run.method, run.data, run.model]
-            doubles += run.unit in cell
+            self.repeated += run.unit in cell
             cell[run.unit] = run
-        if doubles:
-            self.notes.append(
-                f"{doubles} run(s) repeat the data, model, method, fold and seed of another run with a different "
-                "configuration; only the last of each is used. Keep different settings in different folders."
-            )
-        self.notes += _version_notes(self.runs)
-        main = _main_methods(self.runs, self.methods)
-        self.compared = main if len(main) > 1 else self.methods
-        # A sweep alone fills a table well, but not a figure with a line for each of its configurations.
-        self.drawn = self.compared if len(self.compared) <= _MOST_DRAWN else main
-        self.reference = next((method for method in main if method.selection == REFERENCE), None)
-        self.baseline = next((method for method in main if method.selection == BASELINE), None)
+        self.main = main_methods(self.methods, Counter(run.method for run in self.runs))
+        # A table holds every setting of a sweep; a figure with a line for each of many would be unreadable.
+        self.drawn = self.methods if len(self.methods) <= _MOST_DRAWN else self.main
+        self.reference = next((method for method in self.main if method.key == REFERENCE), None)
+        self.baseline = next((method for method in self.main if method.key == BASELINE), None)
+
+    @property
+    def primary(self) -> Metric:
+        """The metric that the verdict is about first."""
+        return self.metrics[0]
 
     def cell(self, method: Method, data: str, model: str) -> dict[Unit, Run]:
         """Runs of one cell of a table, by (fold, seed)."""
@@ -100,20 +97,34 @@ class Results:
     @property
     def swept(self) -> bool:
         """Whether only settings of one method are compared."""
-        return len({(method.selection, method.variant) for method in self.compared}) == 1
+        return all(method.is_setting_of(self.methods[0]) for method in self.methods)
 
     @property
-    def competitors(self) -> list[Method]:
-        """What the reference method is compared with: other methods, not other settings of itself."""
-        own = self.reference
-        if own is None:
-            return []
-        return [
-            method for method in self.compared if (method.selection, method.variant) != (own.selection, own.variant)
-        ]
+    def comparisons(self) -> list[Comparison]:
+        """Which method is compared with which: the paper's with every other; all that the paper lacks with Random.
+
+        Settings of the paper's method (a sweep) are not compared with each other, but each with Random.
+        """
+        ours, base = self.reference, self.baseline
+        found = [(ours, method) for method in self.methods if ours is not None and not method.is_setting_of(ours)]
+        if base is not None:
+            found += [(method, base) for method in self.methods if method not in (ours, base) and self._is_new(method)]
+        return [pair for pair in found if self._paired(*pair)]
+
+    def _is_new(self, method: Method) -> bool:
+        """Whether a method is more than one of the paper's competitors or a part of its ablation."""
+        row = find_method(method.selection)
+        known = row is not None and row.paper != "" and (method in self.main or method.variant not in ("", "A"))
+        return self.reference is None or not known
+
+    def _paired(self, ours: Method, theirs: Method) -> bool:
+        return any(
+            self.cell(ours, data, model).keys() & self.cell(theirs, data, model).keys()
+            for data, model in self.settings()
+        )
 
 
-def load_results(folder: Path) -> Results:
+def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
     """Read and check a results folder."""
     store = ResultsStore(folder)
     try:
@@ -123,125 +134,46 @@ def load_results(folder: Path) -> Results:
     if not records:
         raise ReportError(
             f"there are no results in {str(folder)!r}; run `lightning-ubs compare` first, or give the folder that "
-            "holds runs.jsonl"
+            "holds runs.jsonl."
         )
-    unknown = Counter(repr(record.get("schema")) for record in records if record.get("schema") != SCHEMA)
-    if unknown:
-        kinds = ", ".join(f"{schema} ({count} runs)" for schema, count in unknown.items())
-        raise ReportError(
-            f"{str(store.path)!r} holds records of schema {kinds}, this version reads schema {SCHEMA}; "
-            "make the report with the version that wrote them, or keep them in a folder of their own"
-        )
-    if all(record["status"] != "ok" for record in records):
-        last = str(records[-1].get("error") or "no message").strip().splitlines()[-1]
-        raise ReportError(
-            f"none of the {len(records)} runs in {str(folder)!r} finished; the last failed with: {last}. "
-            "Correct that and run `lightning-ubs compare` again"
-        )
-    return Results(records, store)
+    return checked_results(records, store, metrics)
 
 
-def _run(record: Mapping[str, Any], method: Method) -> Run:
-    metrics = {name: _number(value) for name, value in (record.get("metrics") or {}).items()}
+def checked_results(
+    records: Sequence[RunRecord],
+    store: ResultsStore | None = None,
+    metrics: Sequence[str] | None = None,
+    monitor: str | None = None,
+) -> Results:
+    """The results of these records, if any of them finished and measured something."""
+    if not any(record.finished for record in records):
+        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1] if records else "no run"
+        raise ReportError(
+            f"none of the {len(records)} runs finished; the last failed with: {last.rstrip('.')}. Correct that and run "
+            "the comparison again."
+        )
+    results = Results(records, store, metrics, monitor)
+    if not results.metrics:
+        raise ReportError(
+            f"none of the {len(results.runs)} runs recorded a metric; log one as val_NAME or test_NAME and run again."
+        )
+    return results
+
+
+def _run(record: RunRecord, method: Method) -> Run:
     curves = {
-        name: np.array([_number(value) for value in values], dtype=float)
-        for name, values in (record.get("curves") or {}).items()
+        name: np.array([np.nan if value is None else value for value in values], dtype=float)
+        for name, values in record.curves.items()
         if values
     }
     length = len(curves.get("epoch", ()))
     return Run(
-        key=record["key"],
+        key=record.key,
         method=method,
-        data=_clean(record["data"]),
-        model=_clean(record["model"]),
-        unit=(int(record["fold"]), int(record["seed"])),
-        metrics=metrics,
+        data=clean(record.data),
+        model=clean(record.model),
+        unit=(record.fold, record.seed),
+        metrics={name: metric.value for name, metric in record.metrics.items()},
         curves={name: values for name, values in curves.items() if len(values) == length},
         record=record,
     )
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _clean(text: Any) -> str:
-    """Text without control characters, which neither XML nor a terminal can hold."""
-    return re.sub(r"[\x00-\x1f\x7f]", "�", str(text))
-
-
-def _identity(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    parameters = {
-        _clean(name): float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-        for name, value in (record.get("parameters") or {}).items()
-    }
-    canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
-    return _clean(record["selection"]), _clean(record.get("variant") or ""), canonical
-
-
-def _methods(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], Method]:
-    """One method per (selection, variant, parameters), with labels that no two of them share."""
-    labels: dict[tuple[str, str, str], str] = {}
-    for record in records:
-        labels.setdefault(_identity(record), _clean(record.get("label") or record["selection"]))
-    methods = {}
-    for identity, label in labels.items():
-        rivals = [other for other, name in labels.items() if name == label and other != identity]
-        methods[identity] = Method(*identity, label=label + _difference(identity, rivals))
-    return methods
-
-
-def _difference(identity: tuple[str, str, str], rivals: Sequence[tuple[str, str, str]]) -> str:
-    """What tells a method from others of the same label, in brackets; empty without rivals."""
-    if not rivals:
-        return ""
-    own = json.loads(identity[2])
-    others = [json.loads(rival[2]) for rival in rivals]
-    parts = [
-        f"{name}={_short(own.get(name))}"
-        for name in sorted({*own, *(key for other in others for key in other)})
-        if any(other.get(name) != own.get(name) for other in others)
-    ]
-    if any(rival[1] != identity[1] for rival in rivals):
-        parts.insert(0, identity[1] or "full")
-    if any(rival[0] != identity[0] for rival in rivals):
-        parts.insert(0, identity[0])
-    return f" ({', '.join(parts)})"
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _place(method: Method) -> tuple[int, str, str]:
-    places = [place for place, start in enumerate(_ORDER) if method.selection.startswith(start)]
-    last = len(_ORDER) + (method.selection == REFERENCE)
-    return (places[0] if places else last, method.variant, "" if "=" not in method.label else method.label)
-
-
-def _main_methods(runs: Sequence[Run], methods: Sequence[Method]) -> list[Method]:
-    """One method per selection: the plain one, else the one with most runs; ablations and sweeps are left out.
-
-    The full method of an ablation (A) stands for its selection where nothing else does.
-    """
-    count = Counter(run.method for run in runs)
-    main = []
-    for selection in dict.fromkeys(method.selection for method in methods):
-        own = [method for method in methods if method.selection == selection]
-        usable = [method for method in own if not method.variant] or [m for m in own if m.variant == "A"]
-        if usable:
-            main.append(max(usable, key=lambda method: ("=" not in method.label, count[method])))
-    return main
-
-
-def _version_notes(runs: Sequence[Run]) -> list[str]:
-    notes = []
-    for package in ("lightning_ubs", "torch", "lightning", "python"):
-        found = Counter(_clean((run.record.get("versions") or {}).get(package, "unknown")) for run in runs)
-        if len(found) > 1:
-            kinds = ", ".join(f"{version} ({count} runs)" for version, count in sorted(found.items()))
-            notes.append(
-                f"Results of several versions of {package} are mixed: {kinds}. Differences between methods may be "
-                "differences between versions; run everything again with one version to be sure."
-            )
-    return notes

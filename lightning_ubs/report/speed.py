@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_ubs.report.results import Method, Results, Run
+from lightning_ubs.report.method import Method
+from lightning_ubs.report.results import Array, Results, Run
 
 
 @dataclass(frozen=True)
@@ -32,36 +33,30 @@ def measure_speed(results: Results, method: Method) -> Speed | None:
         return None
     reached: list[tuple[float, float, float, float]] = []
     costs: list[float] = []
-    pairs = 0
     for data, model in results.settings():
         baseline = results.cell(results.baseline, data, model)
         for unit, run in results.cell(method, data, model).items():
             other = baseline.get(unit)
-            if other is None or not (_has_scores(run) and _has_scores(other)):
+            if other is None or not (np.isfinite(run.scores).any() and np.isfinite(other.scores).any()):
                 continue
-            pairs += 1
             costs.append(_epoch_cost(run) / _epoch_cost(other))
-            target = float(np.nanmax(other.curves["val_macro_auc"]))
-            steps = _epochs_to(run, target)
+            target = float(np.nanmax(other.scores))
+            steps = epochs_to(run, target)
             if steps is not None:
-                own = _epochs_to(other, target) or 0
+                own = epochs_to(other, target) or 0
                 reached.append((steps, own, _seconds(run, steps), _seconds(other, own)))
-    if not pairs:
+    if not costs:
         return None
     columns = np.array(reached, dtype=float).reshape(-1, 4)
     epochs, baseline_epochs, seconds, baseline_seconds = (_median(column) for column in columns.T)
     return Speed(
-        method, pairs, len(reached), epochs, baseline_epochs, seconds, baseline_seconds, _median(np.array(costs))
+        method, len(costs), len(reached), epochs, baseline_epochs, seconds, baseline_seconds, _median(np.array(costs))
     )
 
 
-def _has_scores(run: Run) -> bool:
-    return bool(np.isfinite(run.curves.get("val_macro_auc", np.zeros(0))).any())
-
-
-def _epochs_to(run: Run, target: float) -> int | None:
-    """How many epochs until the validation score is at least ``target``."""
-    hits = np.flatnonzero(run.curves["val_macro_auc"] >= target)
+def epochs_to(run: Run, target: float) -> int | None:
+    """How many epochs until the validation score is at least ``target``; None if it never is."""
+    hits = np.flatnonzero(run.scores >= target)
     return int(hits[0]) + 1 if hits.size else None
 
 
@@ -76,6 +71,6 @@ def _epoch_cost(run: Run) -> float:
     return median if median > 0 else float("nan")
 
 
-def _median(values: np.ndarray) -> float:
+def _median(values: Array) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("nan")

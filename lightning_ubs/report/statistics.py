@@ -34,12 +34,6 @@ def competition_ranks(values: ArrayLike, higher_is_better: bool, decimals: int =
     return [1 + sum((other > value) == higher_is_better and other != value for other in row) for value in row]
 
 
-def average_ranks(table: ArrayLike, higher_is_better: bool, decimals: int = 4) -> Array:
-    """Mean over the rows of a table (datasets, methods) of the competition ranks, shape (methods,)."""
-    rows = [competition_ranks(row, higher_is_better, decimals) for row in np.asarray(table, dtype=float)]
-    return np.asarray(np.mean(rows, axis=0), dtype=float)
-
-
 def exact_wilcoxon(ours: ArrayLike, theirs: ArrayLike) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test on pairs, from the exact distribution.
 

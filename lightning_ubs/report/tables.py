@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lightning_ubs.report.measures import Measure
+from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Array, Results, Unit
 from lightning_ubs.report.statistics import competition_ranks
+
+Row = Sequence["Cell | None"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table; ``rank`` is None where the row is not ranked, ``spread`` NaN for a single run."""
+    """One value of a table; ``rank`` is None where it is not ranked, ``spread`` NaN for a single run."""
 
     value: float
     spread: float = math.nan
@@ -24,17 +26,22 @@ class Cell:
 
     @property
     def best(self) -> bool:
-        """Whether no other value of the row is better."""
+        """Whether no other ranked value of the row is better."""
         return self.rank == 1
 
 
 @dataclass(frozen=True)
 class Block:
-    """The rows of one model: datasets by methods."""
+    """The rows of one model: datasets by methods.
+
+    ``ranked`` are the columns that are ranked; ``average_ranks`` has one value per column, None where it is not, and is
+    None as a whole where no row is ranked.
+    """
 
     model: str
-    rows: Mapping[str, Sequence[Cell | None]]
-    average_ranks: Sequence[float] | None
+    rows: Mapping[str, Row]
+    ranked: Sequence[int]
+    average_ranks: Sequence[float | None] | None
     notes: Sequence[str] = ()
 
     @property
@@ -43,12 +50,17 @@ class Block:
         rows = [[math.nan if cell is None else cell.value for cell in row] for row in self.rows.values()]
         return np.array(rows, dtype=float)
 
+    @property
+    def best_average(self) -> float | None:
+        """The smallest average rank."""
+        return min((rank for rank in self.average_ranks or () if rank is not None), default=None)
+
 
 @dataclass(frozen=True)
 class Table:
     """All models for one metric."""
 
-    measure: Measure
+    metric: Metric
     methods: Sequence[str]
     blocks: Sequence[Block]
 
@@ -58,51 +70,80 @@ class Table:
         return any(block.average_ranks is not None for block in self.blocks)
 
 
-def make_block(
-    model: str, rows: Mapping[str, Sequence[Cell | None]], measure: Measure, notes: Sequence[str] = ()
-) -> Block:
-    """Rank every complete row, and average the ranks over them."""
-    ranked: dict[str, Sequence[Cell | None]] = {}
-    ranks = []
+def ranked_columns(present: Sequence[Sequence[bool]]) -> list[int]:
+    """The columns that most rows have: a sweep or an ablation on few datasets does not undo the ranks of the rest.
+
+    >>> ranked_columns([[True, True, False], [True, True, True], [True, True, False]])
+    [0, 1]
+    """
+    columns = list(zip(*present, strict=True))
+    return [index for index, column in enumerate(columns) if 2 * sum(column) > len(column)]
+
+
+def make_block(model: str, rows: Mapping[str, Row], metric: Metric, notes: Sequence[str] = ()) -> Block:
+    """Rank every row that has all ranked columns, and average the ranks over them."""
+    columns = ranked_columns([[cell is not None for cell in row] for row in rows.values()])
+    ranked: dict[str, Row] = {}
+    ranks: list[list[int]] = []
     for name, row in rows.items():
-        cells = [cell for cell in row if cell is not None]
-        if len(cells) < len(row) or len(cells) < 2:
-            ranked[name] = row
+        cells = [cell for index in columns if (cell := row[index]) is not None]
+        ranked[name] = row
+        if metric.higher_is_better is None or len(cells) < max(2, len(columns)):
             continue
-        ranks.append(competition_ranks([cell.value for cell in cells], measure.higher_is_better))
-        ranked[name] = [
-            Cell(cell.value, cell.spread, cell.runs, rank) for cell, rank in zip(cells, ranks[-1], strict=True)
-        ]
-    return Block(model, ranked, np.mean(ranks, axis=0).tolist() if ranks else None, tuple(notes))
+        ranks.append(competition_ranks([cell.value for cell in cells], metric.higher_is_better))
+        new = dict(zip(columns, (replace(c, rank=r) for c, r in zip(cells, ranks[-1], strict=True)), strict=True))
+        ranked[name] = [new.get(index, cell) for index, cell in enumerate(row)]
+    if not ranks:
+        return Block(model, ranked, columns, None, tuple(notes))
+    means = dict(zip(columns, np.mean(ranks, axis=0).tolist(), strict=True))
+    width = len(next(iter(rows.values())))
+    return Block(model, ranked, columns, [means.get(index) for index in range(width)], tuple(notes))
 
 
-def build_table(results: Results, measure: Measure) -> Table:
-    """Mean and standard deviation over the folds and seeds that all methods of a row share."""
+def build_tables(results: Results) -> list[Table]:
+    """One table per metric that any run has."""
+    return [table for metric in results.metrics if (table := build_table(results, metric)).blocks]
+
+
+def build_table(results: Results, metric: Metric) -> Table:
+    """Mean and standard deviation over the folds and seeds that the ranked methods of a row share."""
     blocks = []
     for model in results.models:
-        rows: dict[str, list[Cell | None]] = {}
-        notes = []
-        for data in results.datasets:
-            found = [_values(results, measure, index, data, model) for index in range(len(results.compared))]
-            present = [values for values in found if values]
-            if not present:
-                continue
-            shared = set.intersection(*(set(values) for values in present))
-            most = max(len(values) for values in present)
-            if not shared:
-                notes.append(f"{data}: the methods share no fold and seed, so the row is not comparable")
-            elif len(shared) < most:
-                notes.append(f"{data}: {len(shared)} of {most} folds and seeds, those that all methods have")
-            rows[data] = [_cell(values, shared or set(values)) if values else None for values in found]
-        if rows:
-            blocks.append(make_block(model, rows, measure, notes))
-    return Table(measure, [method.label for method in results.compared], blocks)
+        found = {data: _values(results, metric, data, model) for data in results.datasets}
+        found = {data: values for data, values in found.items() if any(values)}
+        if not found:
+            continue
+        columns = ranked_columns([[bool(values) for values in row] for row in found.values()])
+        rows, notes = {}, []
+        for data, row in found.items():
+            shared, note = _shared(data, [row[index] for index in columns if row[index]])
+            rows[data] = [_cell(values, shared & set(values) or set(values)) if values else None for values in row]
+            notes += note
+        blocks.append(make_block(model, rows, metric, notes))
+    return Table(metric, [method.label for method in results.methods], blocks)
 
 
-def _values(results: Results, measure: Measure, index: int, data: str, model: str) -> dict[Unit, float]:
-    runs = results.cell(results.compared[index], data, model)
-    values = {unit: run.metrics.get(measure.key, math.nan) for unit, run in runs.items()}
-    return {unit: value for unit, value in values.items() if math.isfinite(value)}
+def _shared(data: str, present: Sequence[Mapping[Unit, float]]) -> tuple[set[Unit], list[str]]:
+    """The (fold, seed) that all of these have, and what the reader must know of it."""
+    if not present:
+        return set(), []
+    shared = set.intersection(*(set(values) for values in present))
+    most = max(len(values) for values in present)
+    if not shared:
+        return shared, [f"{data}: the methods share no fold and seed, so the row is not comparable"]
+    if len(shared) < most:
+        return shared, [f"{data}: {len(shared)} of {most} folds and seeds, those that all methods have"]
+    return shared, []
+
+
+def _values(results: Results, metric: Metric, data: str, model: str) -> list[dict[Unit, float]]:
+    """The finite values of each method, by (fold, seed)."""
+    found = []
+    for method in results.methods:
+        runs = results.cell(method, data, model)
+        values = {unit: run.metrics.get(metric.key, math.nan) for unit, run in runs.items()}
+        found.append({unit: value for unit, value in values.items() if math.isfinite(value)})
+    return found
 
 
 def _cell(values: Mapping[Unit, float], units: set[Unit]) -> Cell:

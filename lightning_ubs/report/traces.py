@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from lightning_ubs.experiment.store import StoreError
-from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.results import Results, Run, Unit
 
 log = logging.getLogger(__name__)
 Trace = dict[str, np.ndarray[Any, Any]]
+_NEEDED = ("times_selected", "mean_uncertainty", "fluctuation", "correlations")
 
 
-def find_traces(results: Results, needed: Sequence[str]) -> Iterator[tuple[Run, Trace]]:
-    """One run per data and model whose trace has all of ``needed``: the reference method's first fold and seed."""
+@dataclass(frozen=True)
+class TracedRun:
+    """A run and the arrays that it left behind."""
+
+    run: Run
+    trace: Trace
+
+
+def find_traces(results: Results) -> list[TracedRun]:
+    """One run per data and model that kept most of what figures need, the reference method's if it did."""
     methods = [results.reference] if results.reference else []
     methods += [method for method in results.methods if method not in methods]
+    found = []
     for data, model in results.settings():
-        runs = [run for method in methods for _, run in sorted(results.cell(method, data, model).items())]
-        for run in runs:
-            trace = _read(results, run)
-            if trace is not None and all(name in trace and trace[name].size for name in needed):
-                yield run, trace
+        candidates: list[TracedRun] = []
+        for method in methods:
+            candidates += islice(_traced(results, sorted(results.cell(method, data, model).items())), 1)
+            if candidates and _completeness(candidates[-1]) == len(_NEEDED):
                 break
+        if candidates:
+            found.append(max(candidates, key=_completeness))
+    return found
 
 
-def _read(results: Results, run: Run) -> Trace | None:
-    if not run.record.get("trace"):
+def _traced(results: Results, runs: Iterable[tuple[Unit, Run]]) -> Iterator[TracedRun]:
+    for _, run in runs:
+        trace = _load_trace(results, run)
+        if trace is not None and "times_selected" in trace:
+            yield TracedRun(run, trace)
+
+
+def _completeness(one: TracedRun) -> int:
+    return sum(name in one.trace for name in _NEEDED)
+
+
+def _load_trace(results: Results, run: Run) -> Trace | None:
+    if not run.record.trace or results.store is None:
         return None
     try:
         return results.store.read_trace(run.key)
@@ -65,14 +89,15 @@ class Extremes:
     least: Sequence[Sample]
 
 
-def extremes(results: Results, count: int = 8) -> list[Extremes]:
-    """The samples selected most and least, for one run per data and model; ties go to the smaller row."""
+def find_extremes(traced: Sequence[TracedRun], count: int = 8) -> list[Extremes]:
+    """The samples selected most and least in each run; ties go to the smaller row."""
     found = []
-    for run, trace in find_traces(results, ("times_selected",)):
-        times = trace["times_selected"]
+    for one in traced:
+        times = one.trace["times_selected"]
         most = np.argsort(-times.astype(np.int64), kind="stable")[:count]
         least = np.argsort(times, kind="stable")[:count]
-        found.append(Extremes(run, [_sample(trace, i) for i in most], [_sample(trace, i) for i in least]))
+        ends = [[_sample(one.trace, index) for index in order] for order in (most, least)]
+        found.append(Extremes(one.run, *ends))
     return found
 
 

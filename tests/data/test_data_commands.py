@@ -5,7 +5,7 @@ import pytest
 from data_test_files import DENSE, DENSE_X, SPARSE, SPARSE_X, write
 
 from lightning_ubs.data import DataError, names, read_dataset
-from lightning_ubs.data.commands import convert_file, get_dataset, list_datasets, show_dataset
+from lightning_ubs.data.commands import UsageError, convert_file, get_dataset, list_datasets, run, show_dataset
 
 
 def test_list_is_an_aligned_table_that_needs_no_network(tmp_path):
@@ -66,3 +66,35 @@ def test_convert_refuses_a_target_it_cannot_write(tmp_path):
     convert_file(source)
     with pytest.raises(DataError, match="same file"):
         convert_file(tmp_path / "s.npz")
+
+
+def test_the_help_of_convert_names_every_format_key_and_default():
+    told = run(["convert", "--help"])
+    assert told == run(["convert", "-h"]) == run(["convert", "s.csv", "--help"])
+    words = ("ARFF", "CSV", "svmlight", "Parquet", "MATLAB", "R ", "NPZ", "labels=", "max_bytes=", "4 GiB", "[OUT]")
+    assert all(word in told for word in words)
+    assert max(map(len, told.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("command", ["list", "show", "get"])
+def test_every_command_has_its_help(command):
+    told = run([command, "--help"])
+    assert told.startswith(f"lightning-ubs data {command}")
+    assert "data_dir=FOLDER" in told
+    assert f"data {command}" in run(["--help"])
+    assert run([]) == run(["--help"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["lst"], "there is no command 'data lst'"),
+        (["show"], "data show NAME"),
+        (["convert", "a", "b", "c"], r"data convert FILE \[OUT\]"),
+        (["convert", "a", "data_dir=x"], "valid keys: labels, max_bytes"),
+        (["list", "labels=x"], "valid keys: data_dir"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_says_what_is(arguments, match):
+    with pytest.raises(UsageError, match=match):
+        run(arguments)

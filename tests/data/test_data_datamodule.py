@@ -163,7 +163,8 @@ def test_tensors_and_lists_are_arrays_too():
     ("options", "match"),
     [
         ({}, "exactly one"),
-        ({"name": "digits", "path": "x.arff"}, "exactly one"),
+        ({"name": "digits", "arrays": (SPARSE, LABELS)}, "exactly one"),
+        ({"name": "digits", "path": "x.arff"}, r"path='x.arff' does not go with name='digits'.*data=file"),
         ({"name": "didgits"}, "did you mean 'digits'"),
         ({"name": "digits", "fold": 5}, "fold=5"),
         ({"name": "digits", "folds": 1}, "folds=1"),
@@ -229,7 +230,7 @@ def test_a_trainer_fits_and_tests_with_it(tmp_path, features):
 def test_digits_need_no_package_beyond_scikit_learn():
     code = """
 import sys
-absent = ["arff", "rdata", "pandas", "pooch", "iterstrat", "jinja2", "scikit_posthocs", "hydra"]
+absent = ["arff", "rdata", "pandas", "pyarrow", "requests", "iterstrat", "jinja2", "scikit_posthocs", "hydra"]
 sys.modules.update(dict.fromkeys(absent))
 from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.data.commands import list_datasets, show_dataset

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import os
 import socket
 import threading
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from data_test_files import DENSE, XML
+from data_test_files import DENSE, DENSE_X, DENSE_Y, XML
 
-from lightning_ubs.data import DataError, catalog, download
+from lightning_ubs import _files
+from lightning_ubs.data import DataError, MultiLabelData, MultiLabelDataModule, catalog, download
 from lightning_ubs.data.commands import get_dataset
 from lightning_ubs.data.entries import Entry
+from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.data.sources import SourceFile
 
 
@@ -28,6 +34,11 @@ SMALL = Entry("small", 3, 2, 3, 1.667, "tests", "nobody", files=tuple(pinned(*it
 class Server(http.server.ThreadingHTTPServer):
     mode = "whole"
     requests = 0
+    daemon_threads = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.ended = threading.Event()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -37,11 +48,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if content is None or self.server.mode == "gone":
             self.send_error(404)
             return
+        if self.server.mode.startswith("drip"):
+            self.drip(content)
+            return
         body = {"whole": content, "other": content[::-1], "cut": content[: len(content) // 2]}[self.server.mode]
         self.send_response(200)
         self.send_header("Content-Length", str(len(body if self.server.mode != "cut" else content)))
         self.end_headers()
         self.wfile.write(body)
+
+    def drip(self, content):
+        """Send the headers at once or not, and then one byte at a time."""
+        head = f"HTTP/1.0 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        if self.server.mode == "drip":
+            self.wfile.write(head)
+        for byte in content if self.server.mode == "drip" else head:
+            try:
+                self.wfile.write(bytes([byte]))
+            except OSError:
+                return
+            if self.server.ended.wait(0.05):
+                return
 
     def log_message(self, *arguments):
         pass
@@ -50,10 +77,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     with Server(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+        threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         monkeypatch.setenv("LIGHTNING_UBS_MIRROR", f"http://127.0.0.1:{running.server_address[1]}/mirror")
         monkeypatch.setitem(catalog._BY_NAME, "small", SMALL)
         yield running
+        running.ended.set()
         running.shutdown()
 
 
@@ -65,7 +93,7 @@ def test_download_is_checked_kept_and_not_repeated(server, tmp_path):
     data = catalog.load("small", tmp_path)
     assert data.label_names == ["a", "b", "c d"]
     assert server.requests == 2
-    assert files_below(tmp_path) == ["small.arff", "small.arff.cache.npz", "small.xml"]
+    assert files_below(tmp_path) == ["small.arff", "small.xml"]
     assert (tmp_path / "small" / "small.arff").read_bytes() == FILES["small.arff"]
     np.testing.assert_array_equal(catalog.load("small", tmp_path).X, data.X)
     assert server.requests == 2
@@ -106,6 +134,69 @@ def test_bad_download_is_one_clear_error_and_leaves_nothing(server, tmp_path, mo
     assert catalog.load("small", tmp_path).Y.shape == (3, 3)
 
 
+@pytest.mark.parametrize("mode", ["drip", "drip the headers"])
+@pytest.mark.parametrize(("limit", "value"), [("PATIENCE", 0.3), ("LEAST_PACE", 10**9)])
+def test_a_server_that_drips_is_given_up_and_leaves_nothing(server, tmp_path, monkeypatch, mode, limit, value):
+    server.mode = mode
+    monkeypatch.setattr(download, limit, value)
+    if limit == "LEAST_PACE":  # the whole takes too long, although each byte comes in time
+        monkeypatch.setattr(download, "PATIENCE", 0.5)
+        monkeypatch.setattr(download, "PIECE", 1)
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"the server is too slow.*put small\.arff .* by hand") as caught:
+        catalog.load("small", tmp_path)
+    assert time.monotonic() - start < 3
+    assert "\n" not in str(caught.value)
+    assert files_below(tmp_path) == []
+
+
+def test_a_server_that_sends_without_end_is_stopped_at_the_published_size(server, tmp_path, monkeypatch):
+    short = replace(SMALL, files=(replace(SMALL.files[0], bytes=20), SMALL.files[1]))
+    monkeypatch.setitem(catalog._BY_NAME, "small", short)
+    with pytest.raises(DataError, match="longer than the 20 bytes"):
+        catalog.load("small", tmp_path)
+    assert files_below(tmp_path) == []
+
+
+def test_a_published_file_is_hashed_once_per_process(server, tmp_path, monkeypatch):
+    hashed = []
+    original = hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda stream, kind: hashed.append(stream.name) or original(stream, kind)
+    )
+    catalog.load("small", tmp_path)
+    assert hashed == [], "the download has hashed it"
+    _files._digests.clear()
+    time.sleep(2 * _files._CLOCK_STEP)
+    get_dataset("small", tmp_path)
+    module = MultiLabelDataModule("small", data_dir=tmp_path, folds=2)
+    module.prepare_data()
+    catalog.load("small", tmp_path)
+    assert sorted(Path(name).name for name in hashed) == sorted(FILES)
+
+
+def test_an_unpinned_file_is_used_only_where_the_pinned_are_absent_and_a_warning_says_so(server, tmp_path, caplog):
+    poisoned = MultiLabelData(DENSE_X + 1, DENSE_Y, ["a", "b", "c d"], ["x", "y z"])
+    write_npz(tmp_path / "small.npz", poisoned)
+    np.testing.assert_array_equal(catalog.load("small", tmp_path).X, DENSE_X + 1)
+    assert f"small is read from {tmp_path / 'small.npz'}, which is not a published file" in caplog.text
+    assert server.requests == 0
+    (tmp_path / "small").mkdir()
+    for name, content in FILES.items():
+        (tmp_path / "small" / name).write_bytes(content)
+    np.testing.assert_array_equal(catalog.load("small", tmp_path).X, DENSE_X)
+    np.testing.assert_array_equal(catalog.load("small", tmp_path).X, DENSE_X)
+
+
+def test_files_in_a_shared_folder_can_be_read_by_others(server, tmp_path):
+    before = os.umask(0o022)
+    try:
+        catalog.load("small", tmp_path)
+    finally:
+        os.umask(before)
+    assert {(tmp_path / "small" / name).stat().st_mode & 0o777 for name in FILES} == {0o644}
+
+
 def test_without_network_the_way_by_hand_is_told(server, tmp_path, monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -128,8 +219,6 @@ def test_download_can_be_switched_off(server, tmp_path):
 
 
 def test_wrong_counts_after_a_right_download_are_refused(server, tmp_path, monkeypatch):
-    from dataclasses import replace
-
     monkeypatch.setitem(catalog._BY_NAME, "small", replace(SMALL, n=4))
     with pytest.raises(DataError, match="found 3 samples"):
         catalog.load("small", tmp_path)

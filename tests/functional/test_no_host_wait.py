@@ -40,6 +40,7 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
 WAITING_IS_FINE = {
     "draw_epoch",
     "draw_plan",
+    "fill_last_batch",
     "check_replacement",
     "selection_pressure",
     "shuffled_pass",

@@ -6,7 +6,9 @@ exponential time on a damaged header.
 
 from __future__ import annotations
 
+import itertools
 import re
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_ubs._extras import optional_import
+from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.stream import text_lines
 from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels
 
@@ -62,12 +65,13 @@ class _Line(ValueError):
     """What is wrong with the current line."""
 
 
-def read_arff(path: Path, choose: Callable[[Header], list[int]]) -> MultiLabelData:
-    """Read an ARFF file.
+def read_arff(path: Path, choose: Callable[[Header], list[int]], budget: Budget) -> MultiLabelData:
+    """Return the content of an ARFF file.
 
     Args:
         path: The file, plain or compressed.
         choose: Given the header, returns the columns that are labels.
+        budget: What the file may fill.
     """
     number = 0
 
@@ -79,18 +83,18 @@ def read_arff(path: Path, choose: Callable[[Header], list[int]]) -> MultiLabelDa
             if stripped and stripped[0] != "%":
                 yield stripped
 
-    with text_lines(path) as lines:
+    with text_lines(path, budget) as lines:
         rows = numbered(lines)
         try:
-            header = _read_header(rows)
+            header = _read_header(rows, budget)
             label_columns = choose(header)
-            table = _read_rows(rows, header.attributes)
+            table = _read_rows(rows, header.attributes, budget)
         except DataError:
             raise
         except (_Line, ValueError, KeyError) as error:
             told = str(error)[:120] + (" is not a declared level" if isinstance(error, KeyError) else "")
             raise DataError(f"{path.name}, line {number}: {told}; correct the line or fetch the file again.") from None
-    return _assemble(table, header.attributes, label_columns, path.name)
+    return _assemble(table, header.attributes, label_columns, budget)
 
 
 def _unquote(groups: tuple[str | None, ...]) -> str:
@@ -100,7 +104,7 @@ def _unquote(groups: tuple[str | None, ...]) -> str:
     return _ESCAPE.sub(lambda found: _CONTROL.get(found[1], found[1]), single if single is not None else double or "")
 
 
-def _read_header(rows: Iterator[str]) -> Header:
+def _read_header(rows: Iterator[str], budget: Budget) -> Header:
     relation, attributes, seen = "", list[Attribute](), set[str]()
     for line in rows:
         keyword, _, rest = line.replace("\t", " ").partition(" ")
@@ -112,6 +116,7 @@ def _read_header(rows: Iterator[str]) -> Header:
                 attribute = _read_attribute(text)
                 if attribute.name in seen:
                     raise _Line(f"attribute {attribute.name!r} is declared twice")
+                budget.hold(OBJECT * (3 + len(attribute.levels or ())))
                 seen.add(attribute.name)
                 attributes.append(attribute)
             case "@data", _:
@@ -162,19 +167,14 @@ def _sparse_cells(text: str) -> Iterator[tuple[int, str]]:
         position, more = found.end(), separator == ","
 
 
-def _read_rows(rows: Iterator[str], attributes: list[Attribute]) -> Any:
+def _read_rows(rows: Iterator[str], attributes: list[Attribute], budget: Budget) -> Any:
     """Return all columns, coded, as a dense or sparse float32 matrix; the first row decides which."""
     first = next(rows, None)
     if first is None:
         raise _Line("no row follows @data")
     converters = [attribute.converter() for attribute in attributes]
     read = _read_sparse if first.startswith("{") else _read_dense
-    return read(_chain(first, rows), converters)
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+    return read(itertools.chain([first], rows), converters, budget)
 
 
 def _refuse_missing(cells: list[str]) -> None:
@@ -182,22 +182,23 @@ def _refuse_missing(cells: list[str]) -> None:
         raise _Line(f"the value of attribute {cells.index('?')} is missing ('?'), fill it first")
 
 
-def _read_dense(rows: Iterator[str], converters: list[Callable[[str], float]]) -> npt.NDArray[np.float32]:
-    table = []
+def _read_dense(
+    rows: Iterator[str], converters: list[Callable[[str], float]], budget: Budget
+) -> npt.NDArray[np.float32]:
+    table, width = array("f"), len(converters)
     for line in rows:
         cells = _dense_cells(line)
-        if len(cells) != len(converters):
-            raise _Line(f"{len(cells)} values for {len(converters)} attributes")
+        if len(cells) != width:
+            raise _Line(f"{len(cells)} values for {width} attributes")
         if "?" in line:
             _refuse_missing(cells)
-        row = [convert(cell) for convert, cell in zip(converters, cells, strict=True)]
-        with np.errstate(over="ignore"):
-            table.append(np.array(row, dtype=np.float32))
-    return np.stack(table)
+        budget.hold(4 * width)
+        table.extend([convert(cell) for convert, cell in zip(converters, cells, strict=True)])
+    return np.frombuffer(table, dtype=np.float32).reshape(-1, width)
 
 
-def _read_sparse(rows: Iterator[str], converters: list[Callable[[str], float]]) -> Any:
-    values, columns, ends = list[float](), list[int](), [0]
+def _read_sparse(rows: Iterator[str], converters: list[Callable[[str], float]], budget: Budget) -> Any:
+    values, columns, ends = array("f"), array("q"), array("q", [0])
     for line in rows:
         if not (line.startswith("{") and line.endswith("}")):
             raise _Line(f"expected a sparse row {{...}}, found {line[:40]!r}")
@@ -208,27 +209,31 @@ def _read_sparse(rows: Iterator[str], converters: list[Callable[[str], float]]) 
             if cell == "?":
                 _refuse_missing([cell])
             row[column] = converters[column](cell)
-        columns.extend(sorted(row))
-        values.extend(row[column] for column in sorted(row))
+        budget.hold(12 * len(row) + 8)
+        order = sorted(row)
+        columns.extend(order)
+        values.extend([row[column] for column in order])
         ends.append(len(columns))
-    with np.errstate(over="ignore"):
-        data = np.array(values, dtype=np.float64).astype(np.float32)
     return optional_import("scipy.sparse").csr_matrix(
-        (data, np.array(columns, dtype=np.int64), np.array(ends, dtype=np.int64)),
+        (np.frombuffer(values, np.float32), np.frombuffer(columns, np.int64), np.frombuffer(ends, np.int64)),
         shape=(len(ends) - 1, len(converters)),
+        copy=True,
     )
 
 
-def _assemble(table: Any, attributes: list[Attribute], label_columns: list[int], source: str) -> MultiLabelData:
+def _assemble(table: Any, attributes: list[Attribute], label_columns: list[int], budget: Budget) -> MultiLabelData:
     feature_columns = np.setdiff1d(np.arange(len(attributes)), label_columns)
-    features, labels = table[:, feature_columns], table[:, label_columns]
-    if not isinstance(table, np.ndarray):
+    budget.hold(len(label_columns) * table.shape[0] * 5)  # as float32 and as bits
+    if isinstance(table, np.ndarray):
+        budget.hold(4 * table.shape[0] * len(feature_columns))
+        features, labels = table[:, feature_columns], table[:, label_columns]
+    else:
+        features, labels = table[:, feature_columns], table[:, label_columns].toarray()
         features.eliminate_zeros()
-        labels = labels.toarray()
     bits = np.empty(labels.shape, dtype=np.uint8)
     for j, column in enumerate(label_columns):
         name, levels = attributes[column]
-        where = f"{source}, label {name[:60]!r}"
+        where = f"{budget.source}, label {name[:60]!r}"
         if levels is None:
             bits[:, j : j + 1] = binary_labels(labels[:, j : j + 1], where)
         else:

@@ -7,34 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ubs.data.readers.budget import NAME, Budget
 from lightning_ubs.data.readers.mat5 import read_matrices
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, is_sparse
+from lightning_ubs.data.readers.stream import open_decompressed
+from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, is_sparse, numbered
 
 
-def read_mat(path: Path) -> MultiLabelData:
-    """Read ``data`` (n, d) and ``target`` (q, n), either of them possibly transposed.
+def read_mat(path: Path, budget: Budget) -> MultiLabelData:
+    """Return ``data`` (n, d) and ``target`` (q, n), either of them possibly transposed.
 
     Where the shapes fit in more than one way, the reading with more samples is taken, and rows of a square ``data``
     are samples. A square ``target`` says nothing about its orientation and is refused.
     """
-    variables = read_matrices(path.read_bytes())
+    with open_decompressed(path, budget) as stream:
+        variables = read_matrices(stream.read(), budget)
     if "data" not in variables or "target" not in variables:
         raise DataError(f"{path.name}: the numeric matrices 'data' and 'target' are needed; save both in the file.")
     features, labels = _samples_first(variables["data"], variables["target"], path.name)
+    (n, d), q = features.shape, labels.shape[1]
+    budget.hold(n * q * (labels.dtype.itemsize + 4) + NAME * (d + q))
     if is_sparse(labels):
         labels = labels.toarray()
+    if is_sparse(features):
+        budget.hold(8 * (n + 1) + 16 * features.nnz)
+        features = features.tocsr()
+    else:
+        budget.hold(4 * n * d)
     with np.errstate(over="ignore"):
-        features = features.tocsr().astype(np.float32) if is_sparse(features) else _dense(features)
-    return MultiLabelData(
-        features,
-        binary_labels(labels, path.name),
-        [f"label_{j}" for j in range(labels.shape[1])],
-        [f"feature_{j}" for j in range(features.shape[1])],
-    )
-
-
-def _dense(values: Any) -> Any:
-    return np.ascontiguousarray(values, dtype=np.float32)
+        features = features.astype(np.float32) if is_sparse(features) else np.ascontiguousarray(features, np.float32)
+    return MultiLabelData(features, binary_labels(labels, path.name), numbered("label", q), numbered("feature", d))
 
 
 def _samples_first(features: Any, labels: Any, source: str) -> tuple[Any, Any]:

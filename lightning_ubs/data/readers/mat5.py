@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_ubs._extras import optional_import
+from lightning_ubs.data.readers.budget import OBJECT, Budget
+from lightning_ubs.data.readers.stream import CHUNK
 
 _DTYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15
@@ -25,10 +27,14 @@ class _Element(NamedTuple):
     end: int
 
 
-def read_matrices(content: bytes) -> dict[str, Any]:
+def read_matrices(content: bytes, budget: Budget) -> dict[str, Any]:
     """Return the real, two-dimensional numeric variables by name: arrays, or CSC matrices where stored sparse.
 
     Other variables (text, cells, structures, complex numbers) are left out.
+
+    Args:
+        content: The file.
+        budget: Counts what is unpacked and allocated.
 
     Raises:
         ValueError: The file contradicts itself or ends too early.
@@ -43,10 +49,22 @@ def read_matrices(content: bytes) -> dict[str, Any]:
         element = _element(view, position, order)
         position = element.end
         if element.kind == _COMPRESSED:
-            element = _element(memoryview(zlib.decompress(element.data)), 0, order)
+            element = _element(memoryview(_inflated(element.data, budget)), 0, order)
         if element.kind == _MATRIX:
-            found.update(_matrix(element.data, order))
+            budget.hold(OBJECT)
+            found.update(_matrix(element.data, order, budget))
     return found
+
+
+def _inflated(data: memoryview, budget: Budget) -> bytes:
+    engine, parts, rest = zlib.decompressobj(), list[bytes](), bytes(data)
+    while rest and not engine.eof:
+        parts.append(engine.decompress(rest, CHUNK))
+        budget.unpack(len(parts[-1]))
+        rest = engine.unconsumed_tail
+    if not engine.eof:
+        raise ValueError("the file ends too early")
+    return b"".join(parts)
 
 
 def _element(view: memoryview, position: int, order: str) -> _Element:
@@ -64,7 +82,7 @@ def _element(view: memoryview, position: int, order: str) -> _Element:
     return _Element(kind, view[start : start + size], end)
 
 
-def _matrix(view: memoryview, order: str) -> dict[str, Any]:
+def _matrix(view: memoryview, order: str, budget: Budget) -> dict[str, Any]:
     if not view:
         return {}
     parts, position = list[_Element](), 0
@@ -73,21 +91,22 @@ def _matrix(view: memoryview, order: str) -> dict[str, Any]:
         position = parts[-1].end
     if len(parts) < 3:
         raise ValueError("a variable lacks its header")
-    flags = int(_numbers(parts[0], order)[0])
-    shape = tuple(int(side) for side in _numbers(parts[1], order))
+    flags = int(_numbers(parts[0], order, budget)[0])
+    shape = tuple(int(side) for side in _numbers(parts[1], order, budget))
     name = bytes(parts[2].data).decode("latin-1")
     kind = flags & 0xFF
     if flags & _COMPLEX or len(shape) != 2 or min(shape) < 0 or kind not in (_SPARSE_CLASS, *_NUMERIC_CLASSES):
         return {}
-    values = [_numbers(part, order) for part in parts[3:]]
-    return {name: _sparse(values, shape) if kind == _SPARSE_CLASS else _dense(values, shape)}
+    values = [_numbers(part, order, budget) for part in parts[3:]]
+    return {name: _sparse(values, shape, budget) if kind == _SPARSE_CLASS else _dense(values, shape)}
 
 
-def _numbers(part: _Element, order: str) -> Any:
+def _numbers(part: _Element, order: str, budget: Budget) -> Any:
     if len(part.data) == 0:
         return np.zeros(0)
     if part.kind not in _DTYPES:
         raise ValueError(f"unknown number type {part.kind}")
+    budget.hold(len(part.data))
     return np.frombuffer(part.data, dtype=order + _DTYPES[part.kind]).astype(_DTYPES[part.kind])
 
 
@@ -97,7 +116,11 @@ def _dense(values: list[Any], shape: tuple[int, ...]) -> Any:
     return values[0].reshape(shape, order="F")
 
 
-def _sparse(values: list[Any], shape: tuple[int, ...]) -> Any:
+def _sparse(values: list[Any], shape: tuple[int, ...], budget: Budget) -> Any:
+    # The sides are claims that few bytes back; whoever turns the matrix round or names its columns fills them.
+    budget.hold(8 * sum(shape) + 8 * sum(part.size for part in values[:2]))
+    if len(values) < 3:
+        raise ValueError("a sparse variable lacks a part")
     rows, ends, data = (part.astype(np.int64) if j < 2 else part for j, part in enumerate(values[:3]))
     sound = ends.size == shape[1] + 1 and ends[0] == 0 and (np.diff(ends) >= 0).all()
     if not sound or not 0 <= ends[-1] <= min(rows.size, data.size):

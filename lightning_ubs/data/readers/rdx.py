@@ -11,6 +11,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lightning_ubs.data.readers.budget import OBJECT, Budget
+from lightning_ubs.data.readers.stream import CHUNK, read_exactly
+
 _EMPTY = (254, 253, 252, 251, 242, 241)  # NULL, the standard environments, missing and unbound values
 _SYMBOL, _PAIRLIST, _CHARS, _LOGICAL, _INTEGER, _REAL, _STRINGS, _LIST, _EXPRESSION = 1, 2, 9, 10, 13, 14, 16, 19, 20
 _ALTREP, _REFERENCE = 238, 255
@@ -26,7 +29,7 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Numbers:
-        """Keep what is not zero.
+        """Return a vector without its zeros.
 
         >>> Numbers.of(np.array([0.0, 2.5, 0.0])).dense()
         array([0. , 2.5, 0. ])
@@ -58,15 +61,19 @@ class RValue(NamedTuple):
 _NULL = RValue(None, {})
 
 
-def read_variables(stream: IO[bytes]) -> dict[str, RValue]:
+def read_variables(stream: IO[bytes], budget: Budget) -> dict[str, RValue]:
     """Return the variables of a decompressed ``.rda`` file.
+
+    Args:
+        stream: The file's content.
+        budget: Counts what is allocated.
 
     Raises:
         ValueError: It is truncated, or holds something that is no data (a function, an environment).
     """
     if stream.read(5) not in (b"RDX2\n", b"RDX3\n") or stream.read(2) != b"X\n":
         raise ValueError("not a binary file of R's save()")
-    reader = _Reader(stream)
+    reader = _Reader(stream, budget)
     version, _, _ = reader.integer(), reader.integer(), reader.integer()
     if version == 3:
         reader.take(reader.integer())  # the writer's encoding; strings carry their own
@@ -78,17 +85,30 @@ def _tagged(pairs: RValue) -> dict[str, RValue]:
 
 
 class _Reader:
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+        self.stream, self.budget = stream, budget
         self.references: list[RValue] = []
 
     def take(self, size: int) -> bytes:
+        return read_exactly(self.stream, size)
+
+    def numbers(self, size: int, dtype: str) -> Numbers:
+        """Return a vector, read piece by piece so that neither its zeros nor a size that is only claimed are held."""
         if size < 0:
             raise ValueError("a negative length")
-        data = self.stream.read(size)
-        if len(data) != size:
-            raise ValueError("the file ends too early")
-        return data
+        positions, values, step = list[Any](), list[Any](), CHUNK // 8
+        width = np.dtype(dtype).itemsize
+        for start in range(0, size, step):
+            part: Any = np.frombuffer(self.take(width * min(step, size - start)), dtype=dtype)
+            if dtype == ">i4":
+                part = np.where(part == _INTEGER_NA, np.nan, part)
+            found = np.flatnonzero(part)
+            self.budget.hold(2 * 12 * found.size)  # the pieces, and the whole that they become
+            positions.append((found + start).astype(np.int32))
+            values.append(part[found].astype(np.float64))
+        if not positions:
+            return Numbers.of(np.zeros(0))
+        return Numbers(size, np.concatenate(positions), np.concatenate(values))
 
     def integer(self) -> int:
         return int.from_bytes(self.take(4), "big", signed=True)
@@ -101,12 +121,15 @@ class _Reader:
         if kind == _REFERENCE:
             return self.references[(flags >> 8 or self.integer()) - 1]
         if kind == _SYMBOL:
+            self.budget.hold(OBJECT)
             self.references.append(self.item())
             return self.references[-1]
         if kind == _PAIRLIST:
+            self.budget.hold(OBJECT)
             return RValue(self.pairs(flags), {})
         if kind == _ALTREP:
             return self.compact()
+        self.budget.hold(OBJECT)
         value = self.vector(kind)
         return RValue(value, _tagged(self.item()) if with_attributes else {})
 
@@ -115,10 +138,9 @@ class _Reader:
         if kind == _CHARS:
             return None if size == -1 else self.take(size).decode("utf-8", errors="backslashreplace")
         if kind in (_LOGICAL, _INTEGER):
-            whole = np.frombuffer(self.take(4 * size), dtype=">i4")
-            return Numbers.of(np.where(whole == _INTEGER_NA, np.nan, whole))
+            return self.numbers(size, ">i4")
         if kind == _REAL:
-            return Numbers.of(np.frombuffer(self.take(8 * size), dtype=">f8").astype(np.float64))
+            return self.numbers(size, ">f8")
         if kind == _STRINGS:
             return [self.item().value for _ in range(size)]
         if kind in (_LIST, _EXPRESSION):
@@ -131,6 +153,7 @@ class _Reader:
             if flags & 0x200:
                 self.item()
             tag = self.item().value if flags & 0x400 else None
+            self.budget.hold(OBJECT)
             found.append((tag, self.item()))
             flags = self.integer()
         if flags & 0xFF not in _EMPTY:
@@ -138,15 +161,17 @@ class _Reader:
         return found
 
     def compact(self) -> RValue:
-        """Expand the short forms that R 3.5 and later writes for sequences and wrapped vectors."""
+        """Return what R 3.5 and later writes in a short form: sequences and wrapped vectors."""
         info, state, attributes = self.item(), self.item(), self.item()
         name = info.value[0][1].value
         if name in ("compact_intseq", "compact_realseq"):
             size, start, step = state.value.dense()
+            self.budget.hold(4 * 8 * max(0, int(size)))  # steps, multiples, and the result's two parts
             return RValue(Numbers.of(start + step * np.arange(int(size))), _tagged(attributes))
         first = state.value[0]
         wrapped = first if isinstance(first, RValue) else first[1]
         if name == "deferred_string":
+            self.budget.hold((8 + OBJECT) * wrapped.value.size)
             return RValue([f"{number:.15g}" for number in wrapped.value.dense()], _tagged(attributes))
         if name.startswith("wrap_"):
             return RValue(wrapped.value, _tagged(attributes))

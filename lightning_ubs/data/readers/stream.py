@@ -1,19 +1,21 @@
-"""Open a possibly compressed file, tell what it is by its first bytes, and report progress on large ones."""
+"""Streams of files that may be compressed, with what they unpack to counted, and progress shown for large ones."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import hashlib
 import io
 import logging
 import lzma
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
+from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.data.types import DataError
 
 log = logging.getLogger(__name__)
@@ -21,14 +23,55 @@ log = logging.getLogger(__name__)
 LARGE_FILE = 20_000_000
 """Bytes from which reading shows progress."""
 
-Format = Literal["arff", "mat", "npz", "rda"]
+CHUNK = 2**20
+"""Bytes that are asked for at a time, so that a size that a file only claims is never allocated."""
 
 
-def _decompressed(raw: IO[bytes]) -> Any:
+def require_file(path: Path, what: str = "") -> None:
+    """Raise unless ``path`` is a regular file (or a link to one), and say what it is instead.
+
+    Args:
+        path: What the user gave.
+        what: How the message begins; default: the path.
+    """
+    what = what or str(path)
+    if len(what) > 300:
+        what = f"{what[:200]}...{what[-60:]}"
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{what}: no such file; check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{what}: this path cannot be used ({reason}); check the path.") from None
+    if stat.S_ISREG(mode):
+        return
+    kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "device")
+    raise DataError(f"{what}: this is a {kind}, not a file; give the path of a file.")
+
+
+class _Counted(io.RawIOBase):
+    """A stream whose bytes a budget counts."""
+
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(min(len(buffer), CHUNK))
+        self._budget.unpack(len(data))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _decompressed(raw: IO[bytes]) -> IO[bytes]:
     magic = raw.read(8)
     raw.seek(0)
     if magic.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=raw)
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
     if magic.startswith(b"BZh"):
         return bz2.BZ2File(raw)
     if magic.startswith(b"\xfd7zXZ\x00"):
@@ -36,48 +79,52 @@ def _decompressed(raw: IO[bytes]) -> Any:
     return raw
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 @contextmanager
-def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that may be compressed by gzip, bzip2 or xz."""
+def open_decompressed(path: Path, budget: Budget) -> Iterator[IO[bytes]]:
+    """Return a file that may be compressed by gzip, bzip2 or xz as an open stream of its content."""
     with path.open("rb") as raw:
-        yield _decompressed(raw)
+        yield io.BufferedReader(_Counted(_decompressed(raw), budget), CHUNK)
 
 
-def detect_format(path: Path) -> Format:
-    """Tell the format by content, and by the name's ending only where the content says nothing."""
-    with open_decompressed(path) as stream:
-        head = stream.read(4096)
-    if head.startswith(b"PK\x03\x04"):
-        return "npz"
-    if head.startswith((b"RDX", b"RDA", b"RDB")):
-        return "rda"
-    if head.startswith((b"\x89HDF", b"MATLAB 7.3")):
-        raise DataError(f"{path.name}: MATLAB 7.3 (HDF5) files are not read; save it again with -v7.")
-    if head.startswith(b"MATLAB 5.0"):
-        return "mat"
-    lines = (line.strip() for line in head.removeprefix(b"\xef\xbb\xbf").splitlines())
-    first = next((line for line in lines if line and not line.startswith(b"%")), b"").lower()
-    named_so = path.name.lower().endswith((".arff", ".arff.gz", ".arff.bz2"))
-    if named_so or first.startswith((b"@relation", b"@attribute")):
-        return "arff"
-    raise DataError(
-        f"{path.name}: neither ARFF, MATLAB, R (.rda) nor .npz; give one of these, complete and uncorrupted."
-    )
+def first_bytes(path: Path) -> bytes:
+    """Return how the decompressed content of a file begins."""
+    with path.open("rb") as raw:
+        return _decompressed(raw).read(4096)
+
+
+def read_exactly(stream: IO[bytes], size: int) -> bytes:
+    """Return the next ``size`` bytes.
+
+    Raises:
+        ValueError: There are fewer.
+    """
+    if size < 0:
+        raise ValueError("a negative length")
+    parts, missing = [], size
+    while missing:
+        parts.append(stream.read(min(missing, CHUNK)))
+        if not parts[-1]:
+            raise ValueError("the file ends too early")
+        missing -= len(parts[-1])
+    return b"".join(parts)
 
 
 @contextmanager
-def text_lines(path: Path) -> Iterator[Iterator[str]]:
-    """Open a text file, plain or compressed, as an iterator of lines; a large one shows its progress."""
+def text_lines(path: Path, budget: Budget) -> Iterator[Iterator[str]]:
+    """Return the lines of a text file, plain or compressed; a large one shows its progress."""
     size = path.stat().st_size
     with path.open("rb") as raw:
-        lines = io.TextIOWrapper(_decompressed(raw), encoding="utf-8-sig", errors="backslashreplace")
+        counted = io.BufferedReader(_Counted(_decompressed(raw), budget))
+        text = io.TextIOWrapper(counted, encoding="utf-8-sig", errors="backslashreplace", newline=None)
+        lines = _limited(text, budget)
         yield lines if size < LARGE_FILE else _reporting(lines, raw, path.name, size)
+
+
+def _limited(text: io.TextIOWrapper, budget: Budget) -> Iterator[str]:
+    limit = budget.line_limit
+    while line := text.readline(limit):
+        budget.line(len(line))
+        yield line
 
 
 def _reporting(lines: Iterator[str], raw: IO[bytes], name: str, size: int) -> Iterator[str]:

@@ -1,25 +1,23 @@
-"""How every figure looks, and how it becomes SVG and PNG without touching matplotlib's global state."""
+"""How every figure of the report looks, without touching matplotlib's global state."""
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._extras import optional_import
+from lightning_ubs.plots import MISSING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from lightning_ubs.report.results import Results
-
-# Colours that the page replaces by its own variables, so that one drawing is legible on light and on dark.
-INK, MUTED, GRID, PAPER = "#1d2733", "#5d6875", "#dfe3e8", "#fefefe"
+# Colours that the page replaces by its own variables, so that one figure is legible on light and on dark.
+INK, MUTED, GRID, PAPER = "#1d2733", "#5d6875", MISSING, "#fefefe"
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "none"}
 
 _RC: dict[str, Any] = {
@@ -52,31 +50,25 @@ _RC: dict[str, Any] = {
     "legend.frameon": False,
     "svg.fonttype": "none",
 }
+_LEGEND_ROW = 0.2  # inches
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure to be rendered: ``name`` becomes the file's, ``alt`` says in words what is seen."""
+class Plot:
+    """A figure that can be made: ``name`` becomes the file's, ``alt`` says in words what is seen.
+
+    The figure is made when it is rendered, so that a report of hundreds holds one at a time.
+    """
 
     name: str
     title: str
     alt: str
-    figure: Figure
-
-
-@dataclass(frozen=True)
-class Idea:
-    """A kind of figure: its heading, what it shows, how to draw it, and what to run if the data are missing."""
-
-    title: str
-    text: str
-    draw: Callable[[Results], Iterator[Drawing]]
-    command: str
+    make: Callable[[], Figure]
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw and render inside this; the caller's settings of matplotlib come back afterwards."""
+    """Make and render figures inside this; the caller's settings of matplotlib come back afterwards."""
     matplotlib = optional_import("matplotlib")
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
         # The browser has the glyphs that the measuring font may lack.
@@ -84,52 +76,51 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float = 4.0, height: float = 2.8) -> tuple[Figure, Axes]:
-    """One figure with one set of axes, unknown to pyplot."""
-    figure = optional_import("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
+def new_figure(
+    title: str,
+    width: float = 4.0,
+    height: float = 2.8,
+    *,
+    left: float = 0.62,
+    right: float = 0.14,
+    bottom: float = 0.5,
+    top: float = 0.36,
+) -> tuple[Figure, Axes]:
+    """One figure with one set of axes, unknown to pyplot; sizes and margins are inches.
+
+    Margins are given because finding them costs matplotlib as much as the whole rest of a figure.
+    """
+    figure = optional_import("matplotlib.figure").Figure(figsize=(width, height))
+    place = (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
+    if title:
+        figure.text(0.1 / width, 1 - 0.1 / height, title, va="top", fontsize=10)
+    return figure, figure.add_axes(place)
 
 
-def settle(figure: Figure) -> None:
-    """Compute the layout once; each file would else compute it again."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that the legend of these names takes below a figure."""
+    return _LEGEND_ROW * -(-len(names) // _legend_columns(names)) + 0.06
 
 
-def to_png(figure: Figure, dpi: int = 160) -> bytes:
-    """The figure as PNG on a white ground."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
-
-
-def to_svg(figure: Figure, name: str) -> str:
-    """The figure as SVG; identifiers are derived from ``name`` so that several live in one page."""
-    buffer = io.StringIO()
-    with optional_import("matplotlib").rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return buffer.getvalue()
-
-
-def for_page(svg: str, alt: str, theme: dict[str, str]) -> str:
-    """An SVG file made ready to stand inside HTML: themed, scalable, named, without prologue."""
-    escape = optional_import("markupsafe").escape
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
-    body = re.sub(r'<g id="[A-Za-z0-9.]+_\d+"', "<g", body)
-    for colour, variable in theme.items():
-        body = body.replace(colour, variable)
-    return re.sub(
-        r"<svg ([^>]*?)>",
-        lambda match: f'<svg role="img" aria-label="{escape(alt)}" {_without_size(match[1])}>',
-        body,
-        count=1,
+def add_legend(figure: Figure, names: Sequence[str]) -> None:
+    """The legend below the axes, in as many columns as the names leave room for."""
+    figure.legend(
+        loc="lower center",
+        ncols=_legend_columns(names),
+        handlelength=2.8,
+        borderaxespad=0.3,
+        columnspacing=1.2,
+        labelspacing=0.3,
     )
 
 
-def _without_size(attributes: str) -> str:
-    return re.sub(r'\b(width|height|version|xmlns:xlink|xmlns)="[^"]*"\s*', "", attributes).strip()
+def _legend_columns(names: Sequence[str]) -> int:
+    """At most three; a column takes the handle and the longest name of a figure four inches wide.
+
+    >>> _legend_columns(["UBS", "Random"]), _legend_columns(["a name of 18 chars"] * 2)
+    (2, 2)
+    """
+    return max(1, min(3, len(names), int(3.9 / (0.4 + name_width(names)))))
 
 
 def slug(*parts: str) -> str:
@@ -148,6 +139,15 @@ def clip(name: str, limit: int = 18) -> str:
     'a very…'
     """
     return name if len(name) <= limit else f"{name[: limit - 1]}…"
+
+
+def name_width(names: Sequence[str]) -> float:
+    """Inches that the longest of these names takes beside the axes.
+
+    >>> name_width(["UBS"]) < name_width(["a long name"])
+    True
+    """
+    return 0.18 + 0.066 * max((len(name) for name in names), default=0)
 
 
 def heading(what: str, data: str, model: str) -> str:

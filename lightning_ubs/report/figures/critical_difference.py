@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
 from lightning_ubs._extras import optional_import
-from lightning_ubs.report.figures.canvas import INK, Drawing, clip, new_figure, slug
+from lightning_ubs.report.figures.canvas import INK, Plot, clip, name_width, new_figure, slug
 from lightning_ubs.report.significance import RankTest
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw(test: RankTest, colours: Mapping[str, str]) -> Drawing:
+
+def rank_plot(test: RankTest, colours: Mapping[str, str]) -> Plot:
     """One diagram; a bar joins methods whose difference is not significant at 0.05."""
+    order = sorted(zip(test.ranks.tolist(), test.units.methods, strict=True))
+    alt = f"Critical-difference diagram, mean ranks: {', '.join(f'{name} {rank:.2f}' for rank, name in order)}; "
+    alt += f"critical difference {test.critical_difference:.2f}."
+    title = f"{test.units.metric.title}, {test.units.model}"
+    name = slug("critical-difference", test.units.metric.key, test.units.model)
+    return Plot(name, title, alt, partial(_figure, test, colours))
+
+
+def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
     names = list(test.units.methods)
     pandas, posthocs = optional_import("pandas"), optional_import("scikit_posthocs")
-    figure, axes = new_figure(4.0, 1.15 + 0.26 * len(names))
+    heading = f"{test.units.metric.title}, {clip(test.units.model)}"
+    labels = [f"{clip(name)} ({rank:.2f})" for name, rank in zip(names, test.ranks, strict=True)]
+    margin = min(1.5, name_width(labels) - 0.1)
+    figure, axes = new_figure(heading, 4.0, 1.25 + 0.26 * len(names), left=margin, right=margin, bottom=0.1, top=0.65)
     # Keys are numbers because two long names may be equal once cut.
     keys = [str(index) for index in range(len(names))]
     artists = posthocs.critical_difference_diagram(
@@ -26,18 +43,12 @@ def draw(test: RankTest, colours: Mapping[str, str]) -> Drawing:
         crossbar_props={"color": INK, "linewidth": 3, "marker": None},
         elbow_props={"linewidth": 1.4},
         marker_props={"s": 26},
-        text_h_margin=0.18,
+        text_h_margin=0.05,
     )
     for text in artists["labels"]:
         index = int(text.get_text())
-        text.set_text(f"{clip(names[index])} ({test.ranks[index]:.2f})")
+        text.set_text(labels[index])
         text.set_color(INK)
     axes.grid(visible=False)
     axes.set_xlabel("")
-    title = f"{test.units.measure.title}, {test.units.model}"
-    axes.set_title(f"{test.units.measure.title}, {clip(test.units.model)}", loc="left", pad=10)
-    order = sorted(zip(test.ranks.tolist(), names, strict=True))
-    alt = f"Critical-difference diagram, mean ranks: {', '.join(f'{name} {rank:.2f}' for rank, name in order)}; "
-    alt += f"critical difference {test.critical_difference:.2f}."
-    name = slug("critical-difference", test.units.measure.key, test.units.model)
-    return Drawing(name, title, alt, figure)
+    return figure

@@ -1,44 +1,42 @@
-"""Training loss, validation Macro-AUC and correlation drift by epoch: mean and spread over folds and seeds."""
+"""Training loss, validation score and correlation drift by epoch: mean and spread over folds and seeds."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.report.figures.canvas import Drawing, Idea, clip, heading, new_figure, slug
-from lightning_ubs.report.figures.palette import looks
+from lightning_ubs.known_metrics import TITLES
+from lightning_ubs.report.figures.canvas import Plot, add_legend, clip, heading, legend_height, new_figure, slug
+from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs.report.method import Method, method_looks
 from lightning_ubs.report.results import Array, Results, Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw_curves(results: Results, curve: str, title: str) -> Iterator[Drawing]:
-    """One drawing per data and model that has this curve."""
-    look = looks(results.drawn)
+Line = tuple[Array, Array, Array]
+
+
+def curve_plots(results: Results, curve: str, title: str) -> Iterator[Plot]:
+    """One plot per data and model that has this curve."""
     for data, model in results.settings():
-        lines = {}
+        lines: dict[Method, Line] = {}
         for method in results.drawn:
             line = band(list(results.cell(method, data, model).values()), curve)
             if line is not None:
                 lines[method] = line
-        if not lines:
-            continue
-        figure, axes = new_figure()
-        for method, (epochs, mean, spread) in lines.items():
-            style = look[method]
-            axes.plot(
-                epochs, mean, color=style.colour, linestyle=style.dash, linewidth=style.width, label=clip(method.label)
-            )
-            axes.fill_between(epochs, mean - spread, mean + spread, color=style.colour, alpha=0.13, linewidth=0)
-        axes.set_xlabel("Epoch")
-        axes.set_title(heading(title, data, model), loc="left")
-        axes.margins(x=0.02)
-        figure.legend(loc="outside lower center", ncols=min(3, len(lines)), handlelength=2.8)
-        ends = ", ".join(f"{method.label} {line[1][-1]:.4g}" for method, line in lines.items())
-        yield Drawing(slug(curve, data, model), f"{data}, {model}", f"{title} by epoch. At the end: {ends}.", figure)
+        if lines:
+            ends = ", ".join(f"{method.label} {line[1][-1]:.4g}" for method, line in lines.items())
+            alt = f"{title} by epoch. At the end: {ends}."
+            make = partial(_figure, lines, results.drawn, heading(title, data, model))
+            yield Plot(slug(curve, data, model), f"{data}, {model}", alt, make)
 
 
-def band(runs: Sequence[Run], curve: str) -> tuple[Array, Array, Array] | None:
+def band(runs: Sequence[Run], curve: str) -> Line | None:
     """Epochs, mean and standard deviation over runs, at the epochs that at least half of them have.
 
     Runs may stop early; a mean over the few that go on would compare different runs.
@@ -58,24 +56,50 @@ def band(runs: Sequence[Run], curve: str) -> tuple[Array, Array, Array] | None:
     return epochs, np.nanmean(values, axis=0), spread
 
 
-def _loss(results: Results) -> Iterator[Drawing]:
-    return draw_curves(results, "train_loss", "Training loss")
+def _figure(lines: Mapping[Method, Line], drawn: Sequence[Method], title: str) -> Figure:
+    look = method_looks(drawn)
+    names = [clip(method.label) for method in lines]
+    space = legend_height(names)
+    figure, axes = new_figure(title, height=2.5 + space, bottom=0.5 + space)
+    for method, (epochs, mean, spread) in lines.items():
+        style = look[method]
+        axes.plot(
+            epochs, mean, color=style.colour, linestyle=style.dash, linewidth=style.width, label=clip(method.label)
+        )
+        if spread.any():
+            axes.fill_between(epochs, mean - spread, mean + spread, color=style.colour, alpha=0.13, linewidth=0)
+    axes.set_xlabel("Epoch")
+    axes.margins(x=0.02)
+    add_legend(figure, names)
+    return figure
 
 
-def _validation(results: Results) -> Iterator[Drawing]:
-    return draw_curves(results, "val_macro_auc", "Validation Macro-AUC")
+def _validation_plots(material: Material) -> Iterator[Plot]:
+    for monitor in dict.fromkeys(run.record.monitor for run in material.results.runs):
+        key = monitor.removeprefix("val_")
+        title = f"Validation {TITLES[key]}" if key in TITLES else monitor
+        yield from curve_plots(material.results, monitor, title)
 
 
-def _drift(results: Results) -> Iterator[Drawing]:
-    return draw_curves(results, "correlation_drift", "Correlation drift")
+def _loss_plots(material: Material) -> Iterator[Plot]:
+    return curve_plots(material.results, "train_loss", "Training loss")
+
+
+def _drift_plots(material: Material) -> Iterator[Plot]:
+    return curve_plots(material.results, "correlation_drift", "Correlation drift")
 
 
 _BANDS = "Lines are means over folds and seeds, bands one standard deviation."
-LOSS = Idea("Training loss", _BANDS, _loss, "lightning-ubs compare experiment=convergence")
-VALIDATION = Idea("Validation Macro-AUC", _BANDS, _validation, "lightning-ubs compare experiment=convergence")
-DRIFT = Idea(
+LOSS = FigureKind("Training loss", _BANDS, _loss_plots, "lightning-ubs compare experiment=convergence")
+VALIDATION = FigureKind(
+    "Validation score",
+    f"The metric that chooses the best epoch. {_BANDS}",
+    _validation_plots,
+    "lightning-ubs compare experiment=convergence",
+)
+DRIFT = FigureKind(
     "Correlation drift",
     f"How much the label correlation matrix C changes from one epoch to the next. {_BANDS}",
-    _drift,
+    _drift_plots,
     "lightning-ubs compare experiment=correlation_drift",
 )

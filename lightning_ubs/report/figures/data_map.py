@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.report.figures.canvas import Drawing, Idea, heading, new_figure, slug
-from lightning_ubs.report.results import Array, Results
-from lightning_ubs.report.traces import find_traces
+from lightning_ubs.plots import plot_data_map
+from lightning_ubs.report.figures.canvas import Plot, heading, new_figure, slug
+from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs.report.traces import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(results: Results) -> Iterator[Drawing]:
+def data_map_plots(material: Material) -> Iterator[Plot]:
     """One run per data and model."""
-    for run, trace in find_traces(results, ("mean_uncertainty", "fluctuation", "times_selected")):
-        uncertainty, times = trace["mean_uncertainty"], trace["times_selected"]
-        title = heading("Samples", run.data, run.model)
+    for one in material.traced:
+        if not all(name in one.trace for name in ("mean_uncertainty", "fluctuation")):
+            continue
+        run, uncertainty, times = one.run, one.trace["mean_uncertainty"], one.trace["times_selected"]
         related = np.corrcoef(uncertainty, times)[0, 1] if np.ptp(times) and np.ptp(uncertainty) else 0.0
         alt = (
             f"Scatter plot of {len(times)} training samples. Selected {times.min()} to {times.max()} times; "
             f"correlation of mean uncertainty with times selected {related:.2f}."
         )
-        figure = data_map_figure(uncertainty, trace["fluctuation"], times, title)
-        yield Drawing(slug("data-map", run.data, run.model), f"{run.data}, {run.model}", alt, figure)
+        title = heading("Samples", run.data, run.model)
+        make = partial(_figure, one.trace, title)
+        yield Plot(slug("data-map", run.data, run.model), f"{run.data}, {run.model}", alt, make)
 
 
-def data_map_figure(uncertainty: Array, fluctuation: Array, times: Array, title: str) -> Figure:
-    """Scatter plot of samples, each argument of shape (n,)."""
-    order = np.argsort(times, kind="stable")  # the rare, often selected samples stay visible on top
-    figure, axes = new_figure(4.0, 3.1)
-    points = axes.scatter(
-        fluctuation[order],
-        uncertainty[order],
-        c=times[order],
-        cmap="cividis",
-        s=float(np.clip(9000 / max(len(times), 1), 3, 16)),
-        linewidths=0,
-        alpha=0.85,
-        rasterized=True,
-    )
-    axes.set_xlabel("Fluctuation of predictions")
-    axes.set_ylabel("Mean uncertainty")
-    axes.set_title(title, loc="left")
-    figure.colorbar(points, ax=axes, pad=0.02, label="Times selected").outline.set_visible(False)
-    return figure
+def _figure(trace: Trace, title: str) -> Figure:
+    _, axes = new_figure(title, 4.0, 3.1, right=0.55)
+    return plot_data_map(trace["mean_uncertainty"], trace["fluctuation"], trace["times_selected"], axes=axes)
 
 
-DATA_MAP = Idea(
+DATA_MAP = FigureKind(
     "Data map",
     "Each point is a training sample of one run: how uncertain the model was about it, how much its predictions moved, "
     "and how often it was selected.",
-    draw,
+    data_map_plots,
     "lightning-ubs compare experiment=convergence",
 )

@@ -1,20 +1,35 @@
-"""The verdict as a picture: gain over each competitor with its interval, and the gain in each dataset."""
+"""The verdict as a picture: the gain of each comparison with its interval, and the gain in each dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.report.figures.canvas import INK, MUTED, Drawing, clip, new_figure
+from lightning_ubs.report.figures.canvas import INK, MUTED, Plot, clip, name_width, new_figure
 from lightning_ubs.report.verdict import Verdict
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw(verdicts: Sequence[Verdict], reference: str, colour: str) -> Drawing:
-    """Macro-AUC; right of the line the reference method is better."""
-    figure, axes = new_figure(4.8, 0.9 + 0.36 * len(verdicts))
+
+def gain_plot(verdicts: Sequence[Verdict], colours: Mapping[str, str]) -> Plot:
+    """The first metric of each verdict; right of the line its own method is better."""
+    title = verdicts[0].gains[0].metric.title
+    parts = ", ".join(
+        f"{verdict.ours} over {verdict.theirs} {verdict.gains[0].interval.mean:+.4f}" for verdict in verdicts
+    )
+    make = partial(_figure, verdicts, colours, title)
+    return Plot("gain", f"Gain in {title}", f"Gain in {title} with 95 % intervals: {parts}.", make)
+
+
+def _figure(verdicts: Sequence[Verdict], colours: Mapping[str, str], title: str) -> Figure:
+    names = [f"{clip(verdict.ours)} over {clip(verdict.theirs)}" for verdict in verdicts]
+    figure, axes = new_figure("", 4.8, 0.7 + 0.36 * len(verdicts), left=name_width(names), top=0.1)
     for row, verdict in enumerate(verdicts):
-        gain = verdict.gains[0]
+        gain, colour = verdict.gains[0], colours[verdict.ours]
         values = list(gain.datasets.values())
         axes.scatter(values, [row] * len(values), s=22, facecolors="none", edgecolors=MUTED, linewidths=0.9, zorder=2)
         interval = gain.interval
@@ -22,12 +37,10 @@ def draw(verdicts: Sequence[Verdict], reference: str, colour: str) -> Drawing:
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=3, zorder=3)
         axes.scatter([interval.mean], [row], s=46, color=colour, zorder=4)
     axes.axvline(0, color=INK, linewidth=1)
-    axes.set_yticks(range(len(verdicts)), [f"over {clip(verdict.competitor)}" for verdict in verdicts])
+    axes.set_yticks(range(len(verdicts)), names)
     axes.set_ylim(len(verdicts) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.set_xlabel(f"Gain of {clip(reference)} in Macro-AUC")
-    alt = f"Gain of {reference} in Macro-AUC with 95 % intervals: " + ", ".join(
-        f"over {verdict.competitor} {verdict.gains[0].interval.mean:+.4f}" for verdict in verdicts
-    )
-    return Drawing("gain", "Gain in Macro-AUC", f"{alt}.", figure)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(f"Gain in {clip(title, 30)}")
+    return figure

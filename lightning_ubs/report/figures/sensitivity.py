@@ -5,36 +5,41 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.report.figures.canvas import GRID, Drawing, Idea, heading, new_figure, slug
-from lightning_ubs.report.figures.palette import looks
-from lightning_ubs.report.measures import MACRO_AUC
-from lightning_ubs.report.results import REFERENCE, Method, Results
+from lightning_ubs.methods import METHODS, REFERENCE
+from lightning_ubs.report.figures.canvas import GRID, Plot, clip, heading, new_figure, slug
+from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs.report.method import Method
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Array, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLOUR = next(row.look.colour for row in METHODS if row.key == REFERENCE)
 
 
-def draw_lambda(results: Results) -> Iterator[Drawing]:
-    """Macro-AUC over λ1 with one standard deviation."""
+def lambda_plots(material: Material) -> Iterator[Plot]:
+    """The first metric over λ1 with one standard deviation."""
+    results, metric = material.results, material.results.primary
     for data, model in results.settings():
         family = _family(results, ("lambda1",), data, model)
-        points = sorted((method.values["lambda1"], *_mean(results, method, data, model)) for method in family)
+        points = np.array(sorted((method.values["lambda1"], *_mean(results, method, data, model)) for method in family))
         if len(points) < 2:
             continue
-        values, means, spreads = np.array(points).T
-        figure, axes = new_figure()
-        colour = looks(family)[family[0]].colour
-        axes.errorbar(values, means, yerr=np.nan_to_num(spreads), color=colour, marker="o", markersize=5, capsize=3)
-        axes.set_xlabel("λ1 (0: entropy only, 1: fluctuation only)")
-        axes.set_ylabel("Macro-AUC")
-        axes.set_title(heading("λ1", data, model), loc="left")
-        best = int(means.argmax())
-        alt = f"Macro-AUC over λ1 from {values[0]:g} to {values[-1]:g}; best {means[best]:.4f} at {values[best]:g}."
-        yield Drawing(slug("lambda1", data, model), f"{data}, {model}", alt, figure)
+        best = points[_best(points[:, 1], metric)]
+        alt = f"{metric.title} over λ1 from {points[0, 0]:g} to {points[-1, 0]:g}; best {best[1]:.4f} at {best[0]:g}."
+        make = partial(_lambda_figure, points, heading("λ1", data, model), metric)
+        yield Plot(slug("lambda1", data, model), f"{data}, {model}", alt, make)
 
 
-def draw_grid(results: Results) -> Iterator[Drawing]:
-    """Mean Macro-AUC for each initial pressure s0 and window T."""
+def grid_plots(material: Material) -> Iterator[Plot]:
+    """The mean of the first metric for each initial pressure s0 and window T."""
+    results, metric = material.results, material.results.primary
     for data, model in results.settings():
         family = _family(results, ("s0", "window"), data, model)
         pressures = sorted({method.values["s0"] for method in family})
@@ -45,36 +50,44 @@ def draw_grid(results: Results) -> Iterator[Drawing]:
         for method in family:
             place = windows.index(method.values["window"]), pressures.index(method.values["s0"])
             grid[place] = _mean(results, method, data, model)[0]
-        figure, axes = new_figure()
-        axes.set_facecolor(GRID)
-        image = axes.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
-        low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
-        for (row, column), value in np.ndenumerate(grid):
-            if np.isfinite(value):
-                dark = value < (low + high) / 2
-                axes.text(
-                    column,
-                    row,
-                    f"{value:.4f}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="white" if dark else "black",
-                )
-        axes.set_xticks(range(len(pressures)), [f"{value:g}" for value in pressures])
-        axes.set_yticks(range(len(windows)), [f"{value:g}" for value in windows])
-        axes.grid(visible=False)
-        axes.set_xlabel("Initial pressure s0")
-        axes.set_ylabel("Window T")
-        axes.set_title(heading("Macro-AUC", data, model), loc="left")
-        bar = figure.colorbar(image, ax=axes, pad=0.02)
-        bar.outline.set_visible(False)
-        window, pressure = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
+        window, pressure = np.unravel_index(_best(grid, metric), grid.shape)
         alt = (
-            f"Heat map of Macro-AUC over {len(pressures)} pressures and {len(windows)} windows; best {high:.4f} at "
-            f"s0 = {pressures[pressure]:g}, T = {windows[window]:g}."
+            f"Heat map of {metric.title} over {len(pressures)} pressures and {len(windows)} windows; best "
+            f"{grid[window, pressure]:.4f} at s0 = {pressures[pressure]:g}, T = {windows[window]:g}."
         )
-        yield Drawing(slug("grid", data, model), f"{data}, {model}", alt, figure)
+        make = partial(_grid_figure, grid, pressures, windows, heading(clip(metric.title), data, model))
+        yield Plot(slug("grid", data, model), f"{data}, {model}", alt, make)
+
+
+def _lambda_figure(points: Array, title: str, metric: Metric) -> Figure:
+    values, means, spreads = points.T
+    figure, axes = new_figure(title, left=0.8)
+    axes.errorbar(values, means, yerr=np.nan_to_num(spreads), color=_COLOUR, marker="o", markersize=5, capsize=3)
+    axes.set_xlabel("λ1 (0: entropy only, 1: fluctuation only)")
+    axes.set_ylabel(clip(metric.title, 24))
+    return figure
+
+
+def _grid_figure(grid: Array, pressures: Sequence[float], windows: Sequence[float], title: str) -> Figure:
+    figure, axes = new_figure(title, left=0.5, right=0.3)
+    axes.set_facecolor(GRID)
+    image = axes.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
+    middle = (float(np.nanmin(grid)) + float(np.nanmax(grid))) / 2
+    for (row, column), value in np.ndenumerate(grid):
+        if np.isfinite(value):
+            colour = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.4f}", ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(pressures)), [f"{value:g}" for value in pressures])
+    axes.set_yticks(range(len(windows)), [f"{value:g}" for value in windows])
+    axes.grid(visible=False)
+    axes.set_xlabel("Initial pressure s0")
+    axes.set_ylabel("Window T")
+    figure.colorbar(image, ax=axes, pad=0.02).outline.set_visible(False)
+    return figure
+
+
+def _best(values: Array, metric: Metric) -> int:
+    return int(np.nanargmin(values) if metric.higher_is_better is False else np.nanargmax(values))
 
 
 def _family(results: Results, varied: Sequence[str], data: str, model: str) -> list[Method]:
@@ -82,7 +95,7 @@ def _family(results: Results, varied: Sequence[str], data: str, model: str) -> l
     families: dict[str, list[Method]] = defaultdict(list)
     for method in results.methods:
         values = method.values
-        usable = method.selection == REFERENCE and method.variant in ("", "A") and all(n in values for n in varied)
+        usable = method.key == REFERENCE and method.variant in ("", "A") and all(n in values for n in varied)
         if usable and np.isfinite(_mean(results, method, data, model)[0]):
             rest = json.dumps({name: value for name, value in values.items() if name not in varied}, sort_keys=True)
             if method.variant == "" or all(values != other.values for other in families[rest]):
@@ -91,23 +104,24 @@ def _family(results: Results, varied: Sequence[str], data: str, model: str) -> l
 
 
 def _mean(results: Results, method: Method, data: str, model: str) -> tuple[float, float]:
-    values = np.array([run.metrics.get(MACRO_AUC.key, np.nan) for run in results.cell(method, data, model).values()])
+    runs = results.cell(method, data, model).values()
+    values = np.array([run.metrics.get(results.primary.key, np.nan) for run in runs])
     values = values[np.isfinite(values)]
     if not values.size:
         return float("nan"), float("nan")
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else float("nan")
 
 
-LAMBDA = Idea(
+LAMBDA = FigureKind(
     "Sensitivity to λ1",
     "λ1 weighs the fluctuation of predictions against their entropy. Bars are one standard deviation over folds and "
     "seeds.",
-    draw_lambda,
+    lambda_plots,
     "lightning-ubs compare experiment=lambda_sensitivity",
 )
-GRID_S0_T = Idea(
+GRID_S0_T = FigureKind(
     "Initial pressure s0 and window T",
-    "Mean Macro-AUC over folds and seeds.",
-    draw_grid,
+    "Means over folds and seeds.",
+    grid_plots,
     "lightning-ubs compare experiment=grid_s0_T",
 )

@@ -1,0 +1,141 @@
+"""Your model, your data, your verdict: paired runs of batch selections in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
+
+from lightning_ubs._extras import optional_import, require_experiments
+from lightning_ubs.experiment.called import Selection, fold_seed_pairs, named_selections, plan_runs
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.direction import by_name
+from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
+from lightning_ubs.experiment.grid import run_grid
+from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.experiment.store import ResultsStore
+
+
+class Comparison:
+    """What `compare` found. Its text is the verdict.
+
+    Attributes:
+        records: the finished runs.
+        results: the results folder.
+        monitor: the logged value that decided the best epochs.
+    """
+
+    def __init__(self, records: Sequence[RunRecord], results: Path, monitor: str) -> None:
+        self.records = list(records)
+        self.results = results
+        self.monitor = monitor
+
+    @property
+    def verdict(self) -> str:
+        """Which selection is better than Random, by how much, at what cost, in a few lines."""
+        return console_verdict(self.records, self.monitor)
+
+    def __str__(self) -> str:
+        return self.verdict
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.records)} runs in {str(self.results)!r}>"
+
+    def frame(self) -> Any:
+        """One row per run, as a pandas DataFrame: names, fold, seed, metrics, epochs and seconds."""
+        return optional_import("pandas").DataFrame([_row(record) for record in self.records])
+
+    def report(self, **options: Any) -> Path:
+        """Write the report, in ``report/`` of the results folder unless ``output`` says otherwise; return its page.
+
+        Args:
+            options: those of `lightning_ubs.report.build_report`.
+        """
+        from lightning_ubs.report import build_report
+
+        return build_report(self.results, **options)
+
+
+def compare(
+    module: Callable[..., LightningModule],
+    data: Callable[..., Any],
+    selections: Mapping[str, Selection] | Sequence[Selection],
+    seeds: int | Sequence[int] = 5,
+    trainer: Mapping[str, Any] | None = None,
+    monitor: str | None = None,
+    mode: Mode = "max",
+    results: str | Path = "results/compare",
+    jobs: int | None = None,
+    engine: Engine = "loky",
+    folds: int | None = None,
+    trace: bool = True,
+) -> Comparison:
+    """Train your model on your data with several batch selections, and say which is better.
+
+    All methods have the same initial weights, the same data and the same order of samples in the warm-up for each
+    seed, so that their results are compared in pairs. Runs happen in processes; one that is in the results folder is
+    not done again unless your code or settings changed.
+
+    Args:
+        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run.
+        data: a function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
+            (train, val, test). It is called once per run.
+        selections: strategies or whole ``BatchSelection(...)``, by the name to display. Random is always added.
+        seeds: how many (from 0), or which; each is a pair of runs for every method.
+        trainer: arguments of ``lightning.Trainer``, such as ``{"max_epochs": 30}``.
+        monitor: the value that the module logs and that decides the best epoch, such as ``"val_auc"``.
+        mode: whether it should be large (``"max"``) or small (``"min"``).
+        results: folder in which runs are kept.
+        jobs: processes at a time; None: one per processor.
+        engine: ``"loky"``: processes here, ``"sequential"``: this one, ``"ray"`` or ``"dask"``: those of a cluster.
+        folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
+        trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
+
+    Raises:
+        ConfigError: if something that was given cannot be used; the message says what to do.
+        RunsFailed: if runs failed; those that finished are kept.
+    """
+    require_experiments()
+    check_engine(engine)
+    check_jobs(jobs)
+    monitored = _monitored(monitor, mode)
+    store = ResultsStore(results)
+    with isolate_rng():
+        pairs = fold_seed_pairs(data, seeds, folds)
+        runs = plan_runs(module, data, named_selections(selections), pairs, dict(trainer or {}), monitored, trace)
+    outcome = run_grid(runs, store, jobs, engine)
+    keys = {run.key for run in runs}
+    records = {record.key: record for record in store.records() if record.key in keys and record.finished}
+    outcome.check()
+    # A run that was done under another name is called as it is now.
+    named = [replace(records[run.key], label=run.identity["label"]) for run in runs]
+    return Comparison(named, Path(results), monitored[0])
+
+
+def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) -> str:
+    """The verdict in a few lines of text."""
+    from lightning_ubs.report.verdict import console_verdict as told
+
+    return str(told(records, monitor))
+
+
+def _monitored(monitor: str | None, mode: Mode) -> tuple[str, Mode]:
+    if monitor is None:
+        raise ConfigError("monitor has no value; say which logged value decides the best epoch: monitor='val_auc'.")
+    if mode not in ("max", "min"):
+        raise ConfigError(f"mode={mode!r} is unknown; use 'max' or 'min'.")
+    if mode == "max" and by_name(monitor) is False:
+        raise ConfigError(f"monitor={monitor!r} is better when it is small, but mode='max'; give mode='min'.")
+    return monitor, mode
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    names = {"data": record.data, "model": record.model, "selection": record.label}
+    run = {"fold": record.fold, "seed": record.seed, record.monitor: record.monitored, "best_epoch": record.best_epoch}
+    metrics = {f"{metric.stage}_{name}": metric.value for name, metric in record.metrics.items()}
+    cost = {"epochs": record.epochs, "seconds": record.seconds, "samples_trained": record.samples_trained}
+    return names | run | metrics | cost

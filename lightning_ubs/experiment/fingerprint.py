@@ -1,0 +1,111 @@
+"""Whether a function or class of the user is still the same: a digest of what it does, not of how it is laid out."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+# Libraries, whose versions a run records; their code is not read.
+_LIBRARIES = (
+    "torch",
+    "lightning",
+    "pytorch_lightning",
+    "torchmetrics",
+    "torchvision",
+    "numpy",
+    "lightning_ubs",
+    "builtins",
+)
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def fingerprint(thing: Any) -> str:
+    """16 hexadecimal digits for the code of a function or class, what it refers to in its own module, and constants.
+
+    Comments, docstrings and line numbers do not matter. Of an object, its class and plain attributes count. What is
+    imported from a library is known by its name.
+    """
+    text = "\n".join(_parts(thing, set()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
+    if isinstance(thing, _PLAIN):
+        yield repr(thing)
+        return
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, list | tuple | set | frozenset):
+        items = sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing
+        yield type(thing).__name__
+        for item in items:
+            yield from _parts(item, seen)
+    elif isinstance(thing, dict):
+        for name, item in thing.items():
+            yield from _parts(name, seen)
+            yield from _parts(item, seen)
+    elif _is_library(thing):
+        yield f"{thing.__module__}.{thing.__qualname__}"
+    elif isinstance(thing, type):
+        yield from _class(thing, seen)
+    elif isinstance(thing, types.FunctionType):
+        yield from _function(thing, seen)
+    elif isinstance(thing, types.MethodType | classmethod | staticmethod):
+        yield from _parts(thing.__func__, seen)
+    elif isinstance(thing, property):
+        yield from _parts([thing.fget, thing.fset], seen)
+    elif hasattr(thing, "func") and hasattr(thing, "keywords"):  # functools.partial
+        yield from _parts([thing.func, thing.args, thing.keywords], seen)
+    else:
+        yield from _parts(type(thing), seen)
+        plain = {name: value for name, value in getattr(thing, "__dict__", {}).items() if isinstance(value, _PLAIN)}
+        yield from _parts(plain, seen)
+
+
+def _class(kind: type, seen: set[int]) -> Iterator[str]:
+    yield kind.__qualname__
+    for base in kind.__bases__:
+        yield from _parts(base, seen)
+    for name, value in vars(kind).items():
+        is_code = isinstance(value, types.FunctionType | classmethod | staticmethod | property)
+        if is_code or (isinstance(value, _PLAIN) and not name.startswith("__")):
+            yield name
+            yield from _parts(value, seen)
+
+
+def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
+    yield from _code(function.__code__)
+    yield from _parts([function.__defaults__, function.__kwdefaults__], seen)
+    closed = inspect.getclosurevars(function)
+    for values in (closed.nonlocals, closed.globals):
+        for name, value in sorted(values.items()):
+            if not isinstance(value, types.ModuleType):
+                yield name
+                yield from _parts(value, seen)
+
+
+def _code(code: types.CodeType) -> Iterator[str]:
+    yield code.co_code.hex()
+    yield repr(code.co_names)
+    for constant in code.co_consts[1 if _is_documented(code) else 0 :]:
+        if isinstance(constant, types.CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant)
+
+
+def _is_documented(code: types.CodeType) -> bool:
+    """Whether the first constant is a docstring. Python 3.13 tells; before, a def that has none begins with None."""
+    flag = getattr(inspect, "CO_HAS_DOCSTRING", None)
+    if flag is not None:
+        return bool(code.co_flags & flag)
+    return not code.co_name.startswith("<") and isinstance(code.co_consts[0] if code.co_consts else None, str)
+
+
+def _is_library(thing: Any) -> bool:
+    module = getattr(thing, "__module__", None) or ""
+    return hasattr(thing, "__qualname__") and module.split(".")[0] in _LIBRARIES

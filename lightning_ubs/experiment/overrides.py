@@ -1,0 +1,88 @@
+"""Command-line arguments made ready for Hydra: shorter forms are understood, and written out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+GRID_KEYS = ("data", "model", "selection", "fold", "seed")
+_ALIASES = {"data.fold": "fold", "folds": "fold", "seeds": "seed"}
+_RUN_KEY = re.compile(r"(data|model|selection|trainer)\..+")
+
+
+def train_overrides(arguments: Sequence[str]) -> list[str]:
+    """Datasets may be written in any case and by the paper's names: ``data=Yahoo-Arts`` is ``data=yahoo-Arts1``."""
+    return [_known_data(one) if one.startswith("data=") else one for one in arguments]
+
+
+def compare_overrides(arguments: Sequence[str]) -> list[str]:
+    """Keys of the grid are written without ``grid.``, and keys of ``train`` as ``train`` has them.
+
+    >>> compare_overrides(["data=[yeast,scene]", "seed=0,1", "selection.lambda1=0.5,0.6", "jobs=2"])
+    ['grid.data=[yeast,scene]', 'grid.seed=[0,1]', '++sweep.selection.lambda1=[0.5,0.6]', 'jobs=2']
+    """
+    written = ["dry_run=true" if one == "--dry-run" else one for one in arguments]
+    return [_for_grid(one) if _is_override(one) else one for one in written]
+
+
+def report_overrides(arguments: Sequence[str]) -> list[str]:
+    """The results folder is the argument without a name.
+
+    >>> report_overrides(["results/my runs", "report.paper=true"])
+    ["results='results/my runs'", 'report.paper=true']
+    """
+    first = next((one for one in arguments if not one.startswith("-") and "=" not in one), None)
+    return [f"results={quoted(one)}" if one is first else one for one in arguments]
+
+
+def quoted(text: str) -> str:
+    """A value that Hydra reads as this text, whatever is in it."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
+
+
+def _is_override(argument: str) -> bool:
+    return "=" in argument and not argument.startswith("-")
+
+
+def _for_grid(argument: str) -> str:
+    key, _, text = argument.partition("=")
+    key = _ALIASES.get(key, key)
+    if key in GRID_KEYS:
+        return f"grid.{key}={_list_of(argument, text)}"
+    bare = key.lstrip("+")
+    if _RUN_KEY.fullmatch(bare) and key.startswith("+"):
+        return f"++train.{bare}={text}"
+    if _RUN_KEY.fullmatch(key):
+        return f"++sweep.{key}=[{','.join(_values(argument, text))}]"
+    return argument
+
+
+def _list_of(argument: str, text: str) -> str:
+    values = _values(argument, text)
+    return text if len(values) == 1 else f"[{','.join(values)}]"
+
+
+def _values(argument: str, text: str) -> list[str]:
+    override = _parsed(argument)
+    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [text]
+
+
+def _parsed(argument: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(argument)
+
+
+def _known_data(argument: str) -> str:
+    from lightning_ubs.data import catalog
+    from lightning_ubs.data.types import DataError
+
+    names = []
+    for name in argument.removeprefix("data=").split(","):
+        try:
+            names.append(catalog.entry(name).name)
+        except DataError:
+            names.append(name)
+    return "data=" + ",".join(names)

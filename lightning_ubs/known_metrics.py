@@ -1,0 +1,42 @@
+"""The metrics that the models of this package log: one row says all that identifies one. Users' own need no row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KnownMetric:
+    """A metric of `lightning_ubs.metrics.multilabel_metrics`.
+
+    Attributes:
+        key: Its name in logs, without ``val_`` or ``test_``, and in results.
+        title: Its name in print.
+        higher_is_better: Which way is better.
+        reported: Whether a report shows it unless it is told otherwise.
+    """
+
+    key: str
+    title: str
+    higher_is_better: bool
+    reported: bool = False
+
+
+METRICS: tuple[KnownMetric, ...] = (
+    KnownMetric("macro_auc", "Macro-AUC", True, reported=True),
+    KnownMetric("ranking_loss", "Ranking loss", False, reported=True),
+    KnownMetric("hamming_loss", "Hamming loss", False, reported=True),
+    KnownMetric("map", "Macro average precision", True, reported=True),
+    KnownMetric("one_error", "One-error", False),
+    KnownMetric("coverage", "Coverage", False),
+    KnownMetric("micro_f1", "Micro-F1", True),
+    KnownMetric("macro_f1", "Macro-F1", True),
+    KnownMetric("macro_auc_half", "Macro-AUC, ties half", True),
+)
+"""The paper's three come first, then macro average precision."""
+
+TITLES: dict[str, str] = {row.key: row.title for row in METRICS}
+"""What each key is called in print."""
+
+REPORTED: tuple[str, ...] = tuple(row.key for row in METRICS if row.reported)
+"""What a report shows unless it is told otherwise: the paper's three, and macro average precision."""

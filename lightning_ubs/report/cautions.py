@@ -1,0 +1,154 @@
+"""What a reader must know before believing the result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from lightning_ubs.report.method import clean
+from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.words import join, runs_of
+
+_MOST_NAMED = 5
+# What a run says of itself and is said above once for all runs, with their number.
+_SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
+
+
+def find_cautions(results: Results) -> list[str]:
+    """Every warning that concerns the result, each a sentence or two with the way out."""
+    found: list[str] = []
+    for check in (_nothing_selected, _best_in_warm_up, _not_converged, _defective, _versions, _repeated, _metrics):
+        found += check(results)
+    if results.failed:
+        total = len(results.runs) + len(results.failed)
+        found.append(
+            f"{runs_of(len(results.failed), total)} failed and are in no table; start the same comparison again to "
+            "repeat them."
+        )
+    own = Counter(
+        clean(sentence)
+        for run in results.runs
+        for sentence in run.record.warnings
+        if not any(phrase in sentence for phrase in _SAID_ABOVE)
+    )
+    found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
+    return found
+
+
+def _nothing_selected(results: Results) -> Iterator[str]:
+    for label, runs in _by_method(results).items():
+        idle = [run for run in runs if _selected_epochs(run) == 0]
+        if idle:
+            record = idle[0].record
+            yield (
+                f"Nothing was selected in {runs_of(len(idle), len(runs))} of {label}: training has {record.epochs} "
+                f"epochs, and selection starts in epoch {record.first_selected_epoch}, counted from 0. Train longer "
+                "(trainer.max_epochs) or shorten the warm-up (selection.warmup_epochs)."
+            )
+
+
+def _best_in_warm_up(results: Results) -> Iterator[str]:
+    for label, runs in _by_method(results).items():
+        early = [run for run in runs if _selected_epochs(run) != 0 and _best_before_selection(run)]
+        if early:
+            yield (
+                f"The best epoch lies in the warm-up in {runs_of(len(early), len(runs))} of {label}: what was tested "
+                "there has seen no selection. Train at a lower learning rate, or shorten the warm-up "
+                "(selection.warmup_epochs)."
+            )
+
+
+def _not_converged(results: Results) -> Iterator[str]:
+    named = _settings_with(results, _best_is_last)
+    if named:
+        yield (
+            f"Not converged: more steps would help more than selection. The best epoch is the last in {named}. Train "
+            "longer (trainer.max_epochs)."
+        )
+
+
+def _defective(results: Results) -> Iterator[str]:
+    from lightning_ubs.data import DataError, catalog
+
+    for data in results.datasets:
+        try:
+            defects = catalog.entry(data.split(" ")[0]).defects
+        except DataError:  # a user's own dataset
+            continue
+        if defects:
+            yield f"The dataset {data} is defective. {defects}"
+
+
+def _versions(results: Results) -> Iterator[str]:
+    for package in ("lightning_ubs", "torch", "lightning", "python"):
+        found = Counter(clean(str(run.record.versions.get(package, "unknown"))) for run in results.runs)
+        if len(found) > 1:
+            kinds = ", ".join(f"{version} ({count} runs)" for version, count in sorted(found.items()))
+            yield (
+                f"Results of several versions of {package} are mixed: {kinds}. Differences between methods may be "
+                "differences between versions; run everything again with one version to be sure."
+            )
+
+
+def _repeated(results: Results) -> Iterator[str]:
+    if results.repeated:
+        yield (
+            f"{results.repeated} run(s) repeat the data, model, method, fold and seed of another run with a different "
+            "configuration; only the last of each is used. Keep different settings in different folders."
+        )
+
+
+def _metrics(results: Results) -> Iterator[str]:
+    untested = [metric.title for metric in results.metrics if metric.stage == "val"]
+    if untested:
+        yield (
+            f"{join(untested)}: values are of the validation set in the best epoch, because no test step logged them; "
+            "they are better than on new data. Log them as test_NAME in test_step."
+        )
+    unknown = [metric.title for metric in results.metrics if metric.higher_is_better is None]
+    if unknown:
+        yield (
+            f"{join(unknown)}: nobody said which way is better, so there are neither ranks nor a verdict. Log a "
+            "torchmetrics metric that knows its direction, or monitor it with mode=max or mode=min."
+        )
+    monitors = Counter((run.record.monitor, run.record.mode) for run in results.runs)
+    if len(monitors) > 1:
+        kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in monitors.items())
+        yield f"The best epoch was chosen in different ways: {kinds}. Run everything again with one monitor."
+
+
+def _by_method(results: Results) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {method.label: [] for method in results.methods}
+    for run in results.runs:
+        found[run.method.label].append(run)
+    return found
+
+
+def _selected_epochs(run: Run) -> int | None:
+    """Epochs that were trained on selected batches; None if unknown or if the method never selects."""
+    first = run.record.first_selected_epoch
+    return None if first is None or not run.record.epochs else max(0, run.record.epochs - first)
+
+
+def _best_before_selection(run: Run) -> bool:
+    first, best = run.record.first_selected_epoch, run.record.best_epoch
+    return first is not None and best is not None and best < first
+
+
+def _best_is_last(run: Run) -> bool:
+    epochs = run.record.curves.get("epoch", ())
+    return len(epochs) > 1 and run.record.best_epoch == epochs[-1]
+
+
+def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
+    """The data and models with runs for which ``holds``, with their numbers; empty if there is none."""
+    total, hits = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for run in results.runs:
+        total[run.data, run.model] += 1
+        hits[run.data, run.model] += holds(run)
+    named = [
+        f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
+        for setting, _ in hits.most_common()
+        if hits[setting]
+    ]
+    return join(named, _MOST_NAMED) if named else ""

@@ -1,0 +1,43 @@
+"""Numbers and lists as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def signed(value: float) -> str:
+    """A difference with its sign and a real minus.
+
+    >>> signed(0.01234), signed(-0.5)
+    ('+0.0123', '−0.5000')
+    """
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def pvalue(value: float) -> str:
+    """A p-value with four decimals, never a bare zero.
+
+    >>> pvalue(0.00001), pvalue(0.0312)
+    ('< 0.0001', '0.0312')
+    """
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def join(names: Sequence[str], most: int | None = None) -> str:
+    """A list in a sentence; of more than ``most`` names the rest is a number.
+
+    >>> join(["a"]), join(["a", "b", "c"]), join(["a", "b", "c", "d"], most=2)
+    ('a', 'a, b and c', 'a, b and 2 more')
+    """
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def runs_of(count: int, total: int) -> str:
+    """How many of the runs.
+
+    >>> runs_of(2, 5), runs_of(1, 1)
+    ('2 of 5 runs', '1 of 1 run')
+    """
+    return f"{count} of {total} run{'s' * (total != 1)}"

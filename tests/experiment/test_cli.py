@@ -1,0 +1,303 @@
+"""The command line, as users meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
+
+from lightning_ubs.cli import main
+from lightning_ubs.experiment.store import ResultsStore
+
+QUICK = ("data=synthetic", "trainer.max_epochs=2", "selection.warmup_epochs=1", "trainer.enable_progress_bar=false")
+RETURNED: list[float] = []
+
+
+class KeepReturn(Callback):
+    """What a sweeper sees of a job."""
+
+    def on_job_end(self, config: Any, job_return: Any, **kwargs: Any) -> None:
+        RETURNED.append(job_return.return_value)
+
+
+@pytest.fixture(autouse=True)
+def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests may share the machine
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_train_leaves_a_whole_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *QUICK, "hydra.run.dir=here", "selection.lambda1=0.6", "results=kept"]) == 0
+    names = {str(path.relative_to("here")) for path in Path("here").rglob("*") if path.is_file()}
+    assert names >= {"config.yaml", "metrics.json", "checkpoints/best.ckpt", "log/metrics.csv", "trace.npz"}
+    config = OmegaConf.load("here/config.yaml")
+    assert (config.selection.lambda1, config.selection.seed) == (0.6, 0)
+    metrics = json.loads(Path("here/metrics.json").read_text())
+    assert 0.3 < metrics["metrics"]["macro_auc"]["value"] < 1
+    assert "selection/pressure" in Path("here/log/metrics.csv").read_text()
+    (record,) = ResultsStore("kept").records()
+    assert record.metrics["map"].value == metrics["metrics"]["map"]["value"]
+    out, _ = said(capsys)
+    assert f"macro_auc {metrics['metrics']['macro_auc']['value']:.4f}" in out
+    assert main(["train", *QUICK, "hydra.run.dir=there", "selection.lambda1=0.6", "results=kept"]) == 0
+    assert "already" in said(capsys)[0]
+    assert len(ResultsStore("kept").records()) == 1
+
+
+def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None:
+    RETURNED.clear()
+    keep = "+hydra.callbacks.keep._target_=test_cli.KeepReturn"
+    assert main(["train", "-m", *QUICK, "selection=random,ubs", "hydra.sweep.dir=sweep", keep]) == 0
+    best = [json.loads(Path(f"sweep/{number}/metrics.json").read_text())["val_macro_auc"] for number in (0, 1)]
+    assert pytest.approx(best) == RETURNED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "selection.lamda1=0.6"], ["selection.lamda1=0.6", "did you mean lambda1?", "window"]),
+        (["train", "selection.lambda1=2"], ["selection.lambda1=2", "[0, 1]"]),
+        (["train", "selection.window=many"], ["selection.window='many'", "whole number"]),
+        (["train", "selection=random", "selection.s0=9"], ["selection.s0=9", "selection=random", "warmup_epochs"]),
+        (["train", "selecton=ubs"], ["selecton=ubs", "did you mean selection?"]),
+        (["train", "selection=usb"], ["selection=usb", "did you mean ubs?"]),
+        (["train", "data=yeest"], ["data=yeest", "did you mean yeast?"]),
+        (["train", "trainer.max_epoch=3"], ["trainer.max_epoch=3", "did you mean max_epochs?"]),
+        (["train", "trainer.max_epochs=-1"], ["trainer.max_epochs=-1", "at least 1"]),
+        (["train", "seed=-1"], ["seed=-1", "from 0"]),
+        (["train", "data=file"], ["data.path", "data.path=FILE"]),
+        (["train", "data=file", "data.path=no.arff"], ["no.arff", "no such file"]),
+        (["train", "selection.s0=1,2"], ["selection.s0=1,2", "-m"]),
+        (["train", "selection.s0=[1"], ["selection.s0=[1", "cannot read"]),
+        (["train", "experiment=ablation"], ["experiment", "lightning-ubs compare"]),
+        (["compare", "selection.lamda1=0.6"], ["selection.lamda1=0.6", "did you mean lambda1?"]),
+        (["compare", "jbos=2"], ["jbos=2", "did you mean jobs?"]),
+        (["compare", "selections=ubs"], ["selections=ubs", "did you mean selection?"]),
+        (["compare", "experiment=ablatoin"], ["experiment=ablatoin", "did you mean ablation?"]),
+        (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
+        (["report", "nothing", "report.titel=x"], ["report.titel=x", "did you mean title?"]),
+        (["report", "nothing", "report.paper=true"], ["nothing"]),
+        (["data", "show", "yeest"], ["yeest", "did you mean 'yeast'?"]),
+        (["data", "convert", "no.arff"], ["no.arff", "no such file"]),
+    ],
+)
+def test_a_mistake_ends_with_one_sentence(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTNING_UBS_DATA", "nowhere")
+    assert main(arguments) == 1
+    _, err = said(capsys)
+    assert len(err.splitlines()) == 1, err
+    assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ["'trian'", "did you mean train?"]),
+        (["report"], ["lightning-ubs report FOLDER"]),
+        (["compare", "-m"], ["-m"]),
+        (["data", "lst"], ["data lst", "data list"]),
+        (["data", "show"], ["data show NAME"]),
+        (["data", "list", "colour=red"], ["colour=red", "data_dir"]),
+    ],
+)
+def test_a_command_that_does_not_exist_ends_with_two(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    _, err = said(capsys)
+    assert len(err.splitlines()) == 1
+    assert all(word in err for word in words), err
+
+
+def test_the_trace_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(ValueError, match="lambda1"):
+        main(["train", "selection.lambda1=2"])
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "report"])
+def test_a_folder_that_cannot_be_written_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    arguments = {
+        "train": ["train", "hydra.run.dir=file/run"],
+        "compare": ["compare", "results=file/results"],
+        "report": ["report", "file/results"],
+    }
+    assert main(arguments[command]) == 1
+    _, err = said(capsys)
+    assert len(err.splitlines()) == 1
+    assert "file/r" in err
+
+
+def test_help_shows_the_keys_that_people_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out, _ = said(capsys)
+    assert all(word in out for word in ("train", "compare", "report", "data convert"))
+    for command, words in (
+        ("train", ["selection.lambda1=0.5", "lightning-ubs train data=yeast", "clif, dela, mlp, mpvae"]),
+        ("compare", ["selection=[NAME,...]", "experiment=NAME", "grid_s0_T"]),
+        ("report", ["report.paper"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        out, _ = said(capsys)
+        assert all(word in out for word in words), out
+    assert main(["train", "--cfg", "job", "selection.s0=7"]) == 0
+    assert "  s0: 7\n" in said(capsys)[0]
+
+
+def test_help_offers_no_choice_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    lines = dict(line.split(": ", 1) for line in said(capsys)[0].splitlines() if line.startswith(("data: ", "selec")))
+    assert "default" not in lines["data"].split(", ")
+    assert "default" not in lines["selection"].split(", ")
+    assert {"digits", "file", "yeast"} <= set(lines["data"].split(", "))
+
+
+def test_tab_completion_knows_commands_groups_and_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["-sc", "install=bash"]) == 0
+    assert said(capsys)[0].rstrip().endswith("-F hydra_bash_completion lightning-ubs")
+    for line, words in (
+        ("lightning-ubs co", {"compare"}),
+        ("lightning-ubs train selection=ubs_", {"selection=ubs_b", "selection=ubs_c", "selection=ubs_d"}),
+        ("lightning-ubs compare model=c", {"model=clif"}),
+        ("lightning-ubs compare seed=1 job", {"jobs="}),
+        ("lightning-ubs data sh", set()),
+    ):
+        monkeypatch.setenv("COMP_LINE", line)
+        assert main(["-sc", "query=bash"]) == 0
+        assert set(said(capsys)[0].split()) == words, line
+
+
+def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["compare", "data=synthetic", "trainer.max_epochs=2", "selection.warmup_epochs=1", "results=out", "jobs=1"]
+    assert main([*grid, "fold=[0,1]", "--dry-run"]) == 0
+    *runs, total, rest = said(capsys)[0].splitlines()
+    assert [line[:5] for line in runs] == ["to do"] * 4
+    assert total == "4 runs, 0 there already, 4 to do, 1 at a time"
+    assert "unknown until one is finished" in rest
+    assert not Path("out").exists()
+    assert main([*grid, "fold=0", "engine=sequential", "report.formats=[csv]"]) == 0
+    assert "UBS against Random" in said(capsys)[0]
+    assert main([*grid, "fold=[0,1]", "dry_run=true"]) == 0
+    *runs, total, rest = said(capsys)[0].splitlines()
+    assert [line[:5] for line in runs] == ["there", "there", "to do", "to do"]
+    assert rest.startswith("about ")
+    assert rest.endswith("judged by the 2 finished runs in out")
+
+
+def test_a_null_of_a_model_is_the_authors_own(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = [*QUICK, "trainer.max_epochs=1", "model=mpvae", "data=synthetic", "hydra.run.dir=run"]
+    assert main(["train", *quick, "model.lr=null"]) == 0
+    assert "model.lr" not in said(capsys)[1]
+
+
+def test_data_commands_say_what_they_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list"]) == 0
+    assert "digits" in said(capsys)[0]
+    assert main(["data", "show", "yeast"]) == 0
+    assert "2417" in said(capsys)[0]
+    assert main(["data", "get", "synthetic"]) == 0
+    assert "1000 samples" in said(capsys)[0]
+    rows = "\n".join(f"{row / 9},{row % 2},{1 - row % 2}" for row in range(9))
+    Path("a.arff").write_text(
+        f"@relation a\n@attribute x numeric\n@attribute p {{0,1}}\n@attribute q {{0,1}}\n@data\n{rows}\n"
+    )
+    assert main(["data", "convert", "a.arff", "b.npz", "labels=-2"]) == 0
+    assert "2 labels" in said(capsys)[0]
+    assert Path("b.npz").is_file()
+    assert main(["data", "convert", "a.arff", "c.npz", "labels=[p]"]) == 0
+    assert "1 labels" in said(capsys)[0]
+
+
+def test_the_command_runs_as_a_module_and_tells_its_version() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "lightning_ubs.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "lightning-ubs 0.1.0\n"
+
+
+# How many runs one fold of the small form of each experiment has, and a word that its page must show.
+EXPERIMENTS = {
+    "paper_table": (18, "dela"),
+    "ablation": (8, "Recent_LC"),
+    "lambda_sensitivity": (None, "λ1"),
+    "grid_s0_T": (20, "s0"),
+    "convergence": (None, "Validation"),
+    "correlation_drift": (None, "drift"),
+    "time": (None, "epoch"),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_small_form_of_every_experiment_runs_to_its_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, word = EXPERIMENTS[name]
+    small = [f"experiment={name}", "scale=smoke", "fold=0", "seed=0"]
+    assert main(["compare", *small, "engine=sequential", "results=out", "report.formats=[html]"]) == 0
+    records = ResultsStore("out").records()
+    assert all(record.finished for record in records)
+    assert runs in (None, len(records))
+    assert word in Path("out/report/index.html").read_text()
+
+
+def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "compare",
+        "experiment=ablation",
+        "scale=smoke",
+        "model=mlp",
+        "fold=0",
+        "engine=sequential",
+        "results=out",
+    ]
+    assert main([*command, "report.formats=[html,csv]"]) == 0
+    out, _ = said(capsys)
+    assert "[8/8]" in out
+    page = Path("out/report/index.html").read_text()
+    assert "fluctuation only" in page
+    assert "Active_LC" in page
+    records = ResultsStore("out").records()
+    assert {(one.selection, one.variant) for one in records} == {
+        ("ubs", ""), ("ubs", "B"), ("ubs", "C"), ("ubs", "D"),
+        ("active", ""), ("active", "Active_LC"), ("recent", ""), ("recent", "Recent_LC"),
+    }  # fmt: skip
+    assert not any(Path().glob("*.log"))
+    assert main([*command, "report.formats=[html]"]) == 0
+    assert "all 8 runs are there already" in said(capsys)[0]
+    assert ResultsStore("out").records() == records
+
+
+def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["compare", "data=[nosuch,synthetic]", "fold=0", "engine=sequential", "results=out", "report.formats=[html]"]
+    assert main([*grid, "trainer.max_epochs=2", "selection.warmup_epochs=1"]) == 1
+    out, err = said(capsys)
+    assert len(err.splitlines()) == 1
+    assert "2 of 4 runs failed" in err
+    assert "'nosuch'" in err
+    assert "report: out/report/index.html" in out
+    records = ResultsStore("out").records()
+    assert sorted((one.data, one.status) for one in records) == [
+        ("nosuch", "failed"), ("nosuch", "failed"), ("synthetic", "ok"), ("synthetic", "ok")
+    ]  # fmt: skip
+    assert main(["report", "out", "report.output=again", "report.formats=[html]"]) == 0
+    assert Path("again/index.html").is_file()

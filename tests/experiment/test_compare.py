@@ -1,0 +1,298 @@
+"""`compare` as a new user meets it: own model, data, metric and strategy, in a script, a notebook and by Hydra."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from own_code import CNN, ImageData, Images, Unsure
+from torch.utils.data import DataLoader
+
+from lightning_ubs import UBS, BatchSelection, Random, compare
+from lightning_ubs.cli import main
+from lightning_ubs.comparison import Comparison
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore
+
+OWN = Path(__file__).parent / "own_code.py"
+QUICK = {"max_epochs": 4, "accelerator": "cpu"}
+CALL = """
+result = compare(
+    module=lambda: CNN(channels=3),
+    data=lambda seed: ImageData(seed),
+    selections={
+        "UBS": BatchSelection(UBS(), warmup_epochs=1), "mine": BatchSelection(Unsure(sharpness=1.0), warmup_epochs=1)
+    },
+    seeds=2, trainer={"max_epochs": 4, "accelerator": "cpu"}, monitor="val_auc", results="results", jobs=1,
+)
+print(result)
+"""
+IMPORT = "from lightning_ubs import UBS, BatchSelection, compare\n"
+
+
+def gains(text: str) -> list[str]:
+    """What a verdict says of gains; times differ from run to run."""
+    return [line for line in text.splitlines() if "against" in line or "t-interval" in line]
+
+
+def in_script(folder: Path) -> Callable[[], str]:
+    """Everything in one file that is run, so that its classes are those of ``__main__``."""
+    (folder / "script.py").write_text(f"{OWN.read_text()}\n{IMPORT}\nif __name__ == '__main__':\n    {indented(CALL)}")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=folder, env=environment, stdout=-1, stderr=-1, text=True
+    )
+
+    def result() -> str:
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        return out
+
+    return result
+
+
+def in_notebook(folder: Path) -> str:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    code = [OWN.read_text().replace("from __future__ import annotations\n", ""), IMPORT, CALL]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in code])
+    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
+    return "".join(output.get("text", "") for output in notebook.cells[-1].outputs)
+
+
+def by_hydra(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    write_configs(folder)
+    monkeypatch.chdir(folder)
+    grid = ["model=cnn", "data=mine", "selection=[random,ubs,my_strategy]", "monitor=val_auc", "seed=[0,1]", "fold=0"]
+    quick = ["trainer.max_epochs=4", "trainer.accelerator=cpu", "selection.warmup_epochs=1", "engine=sequential"]
+    assert main(["compare", "--config-dir", "conf", *grid, *quick, "results=results", "report.formats=[csv]"]) == 0
+    return capsys.readouterr().out
+
+
+def write_configs(folder: Path) -> None:
+    shutil.copy(OWN, folder)
+    for name, text in {
+        "model/cnn": "_target_: own_code.CNN\nchannels: 3\n",
+        "data/mine": "_target_: own_code.ImageData\n",
+        "selection/my_strategy": "_target_: own_code.Unsure\nsharpness: 1.0\nlabel: mine\n",
+    }.items():
+        path = folder / "conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def indented(code: str) -> str:
+    return code.strip().replace("\n", "\n    ")
+
+
+def test_script_notebook_and_hydra_give_the_same_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("script", "notebook", "hydra")]
+    for folder in folders:
+        folder.mkdir()
+    script = in_script(folders[0])
+    notebook = in_notebook(folders[1])
+    hydra = by_hydra(folders[2], capsys, monkeypatch)
+    told = gains(script())
+    assert "UBS against Random" in told
+    assert "mine against Random" in told
+    assert gains(notebook) == told
+    assert gains(hydra) == told
+    stores = [ResultsStore(folder / "results").records() for folder in folders]
+    assert [len(records) for records in stores] == [6, 6, 6]
+    curves = [sorted((r.label, r.seed, tuple(r.curves["val_auc"])) for r in records) for records in stores]
+    assert curves[0] == curves[1] == curves[2]
+
+
+def quick(folder: Path, **changes: Any) -> Comparison:
+    settings: dict[str, Any] = {
+        "module": CNN,
+        "data": lambda seed: ImageData(seed),
+        "selections": {"mine": BatchSelection(Unsure(), warmup_epochs=1)},
+        "seeds": 2,
+        "trainer": QUICK,
+        "monitor": "val_auc",
+        "results": folder,
+        "engine": "sequential",
+    }
+    return compare(**settings | changes)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return quick(tmp_path_factory.mktemp("compare"))
+
+
+def test_random_is_always_the_baseline_and_the_runs_are_paired(result: Comparison) -> None:
+    by_label: dict[str, list[RunRecord]] = {}
+    for record in result.records:
+        by_label.setdefault(record.label, []).append(record)
+    assert {label: [one.seed for one in records] for label, records in by_label.items()} == {
+        "Random": [0, 1], "mine": [0, 1]
+    }  # fmt: skip
+    for baseline, own in zip(by_label["Random"], by_label["mine"], strict=True):
+        for curve in ("train_loss", "val_auc"):
+            assert baseline.curves[curve][0] == own.curves[curve][0], "same weights, data and order in the warm-up"
+            assert baseline.curves[curve][2:] != own.curves[curve][2:]
+    assert by_label["Random"][0].curves != by_label["Random"][1].curves
+
+
+def test_any_metric_is_recorded_with_its_direction_and_where_it_comes_from(result: Comparison) -> None:
+    record = result.records[0]
+    assert set(record.metrics) == {"auc", "loss"}
+    assert (record.metrics["auc"].higher_is_better, record.metrics["loss"].higher_is_better) == (True, False)
+    assert {metric.stage for metric in record.metrics.values()} == {"val"}
+    assert record.best_epoch is not None
+    assert record.metrics["auc"].value == record.curves["val_auc"][record.best_epoch] == record.monitored
+    assert (record.data, record.model, record.samples_trained) == ("ImageData", "CNN", 4 * 64)
+
+
+def test_the_result_has_a_verdict_a_frame_and_a_report(result: Comparison) -> None:
+    assert str(result) == result.verdict
+    assert "mine against Random" in result.verdict
+    frame = result.frame()
+    assert list(frame["selection"]) == ["Random", "mine"] * 2
+    assert {"data", "model", "fold", "seed", "val_auc", "val_loss", "epochs", "seconds"} <= set(frame)
+    page = result.report(formats=["html"])
+    assert page.is_file()
+    assert "mine" in page.read_text()
+
+
+def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(
+    result: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick(result.results)
+    assert "all 4 runs are there already" in capsys.readouterr().out
+
+    class Wider(CNN):
+        def __init__(self) -> None:
+            super().__init__(channels=6)
+
+    again = quick(result.results, module=Wider, selections={}, seeds=1)
+    assert "1 runs; 1 at a time" in capsys.readouterr().out
+    assert [record.model for record in again.records] == ["Wider"]
+
+
+class WithTestStep(CNN):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_auc", torch.tensor(0.25))
+
+
+def loaders(fold: int, seed: int) -> dict[str, DataLoader[Any]]:
+    sets = {"train": Images(32 + fold, seed), "val": Images(32, 7), "test": Images(16, 8)}
+    return {name: DataLoader(images, batch_size=16, shuffle=name == "train") for name, images in sets.items()}
+
+
+def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
+    settings = {"selections": [UBS()], "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
+    found = quick(tmp_path, module=lambda datamodule: WithTestStep(), data=loaders, **settings)
+    assert [(one.fold, one.seed, one.label) for one in found.records] == [
+        (0, 3, "Random"), (0, 3, "UBS"), (1, 5, "Random"), (1, 5, "UBS")
+    ]  # fmt: skip
+    record = found.records[-1]
+    assert (record.metrics["auc"].value, record.metrics["auc"].stage) == (0.25, "test")
+    assert record.metrics["loss"].stage == "val"
+    assert record.shape["n"] == 33
+    (warning,) = record.warnings
+    assert warning.startswith("UBS: nothing was selected, because training had 2 epochs and selection begins after 5")
+
+
+class Silent(CNN):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_acc", 0.5)
+
+
+def breaks(*_: Any) -> Any:
+    raise RuntimeError("the disk is\nelsewhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"module": breaks}, r"^module raised RuntimeError: the disk is elsewhere"),
+        ({"data": breaks}, r"^data raised RuntimeError: the disk is elsewhere"),
+        ({"module": CNN()}, r"^module=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"module": dict}, r"^module gave dict; let it give a LightningModule"),
+        ({"data": lambda: 3}, r"^data gave int; let it give a LightningDataModule"),
+        ({"data": lambda seed: ImageData(seed, 32 + seed)}, r"^data give 32 training samples with seed 0 and 33 with"),
+        ({"selections": {"x": "ubs"}}, r"^selections\['x'\]='ubs' is neither a strategy nor"),
+        ({"selections": {"a": UBS(), "b": UBS()}}, r"^the selections 'a' and 'b' are the same method"),
+        ({"monitor": None}, r"^monitor has no value; say which"),
+        ({"monitor": "val_loss"}, r"^monitor='val_loss' is better when it is small, but mode='max'"),
+        ({"mode": "up"}, r"^mode='up' is unknown; use 'max' or 'min'"),
+        ({"seeds": 0}, r"^seeds=0 must be a number of at least 1"),
+        ({"folds": 3}, r"^folds=3 needs data that take one"),
+        ({"jobs": 0}, r"^jobs=0 is out of range"),
+        ({"engine": "spark"}, r"^engine='spark' is unknown"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_before_any_run(
+    changes: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=sentence) as raised:
+        quick(tmp_path / "none", **changes)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "none").exists()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? it logs"),
+        ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
+    ],
+)
+def test_what_only_a_run_can_find_stops_after_the_first(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        quick(tmp_path, **changes)
+    (record,) = ResultsStore(tmp_path).records()
+    assert not record.finished
+
+
+def test_an_object_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    import threading
+
+    def make() -> CNN:
+        assert not lock.locked()
+        return CNN()
+
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"cannot be sent to another process .* make it inside the function"):
+        quick(tmp_path / "none", module=make)
+
+
+def test_a_missing_extra_is_said_once_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else find(name))
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ModuleNotFoundError, match=r"'jinja2' is needed .* pip install 'lightning-ubs\[experiments\]'"):
+        quick(tmp_path / "none")
+
+
+def test_the_users_generators_are_left_as_they_were(result: Comparison) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    quick(result.results)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_selection_that_is_given_is_not_changed(result: Comparison) -> None:
+    given = BatchSelection(Random(), seed=77)
+    quick(result.results, selections={"Random": given}, seeds=1)
+    assert given.seed == 77
+    assert given.plan is None
+    assert math.isfinite(result.records[0].monitored)

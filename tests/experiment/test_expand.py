@@ -1,0 +1,179 @@
+"""The runs of a grid, their identity, and the arguments that name them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from lightning_ubs.experiment.config import ConfigError, check_types, compose_train, resolved, run_key
+from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.expand import expand_grid
+from lightning_ubs.experiment.overrides import compare_overrides, quoted, report_overrides, train_overrides
+
+
+def compare_config(*arguments: str) -> dict[str, Any]:
+    """What `lightning-ubs compare` makes of its arguments."""
+    with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
+        plain: Any = OmegaConf.to_container(compose("compare", compare_overrides(arguments)), resolve=True)
+    return dict(plain)
+
+
+def test_no_argument_is_random_and_ubs_on_digits() -> None:
+    runs = expand_grid(compare_config())
+    told = [(run.config["data"]["name"], run.config["model"]["name"], run.config["selection"]["name"]) for run in runs]
+    assert set(told) == {("digits", "mlp", "random"), ("digits", "mlp", "ubs")}
+    assert len(runs) == 6
+
+
+def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
+    arguments = ["data=[digits,synthetic]", "model=mlp,dela", "selection=[random,ubs]", "fold=0,1", "seed=[3,4]"]
+    runs = expand_grid(compare_config(*arguments))
+    assert len(runs) == len({run.key for run in runs}) == 2**5
+    assert [run.config["selection"]["name"] for run in runs[:2]] == ["random", "ubs"]
+    assert all(run.config["seed"] == 3 for run in runs[:16])
+
+
+def test_paired_runs_differ_in_nothing_but_the_selection() -> None:
+    first, second = (copy.deepcopy(run.config) for run in expand_grid(compare_config("fold=1", "seed=7")))
+    assert first["selection"].pop("seed") == second["selection"].pop("seed") == 7
+    assert first["selection"].pop("warmup_epochs") == second["selection"].pop("warmup_epochs")
+    del first["selection"], second["selection"]
+    assert first == second
+
+
+def test_swept_values_name_their_runs_and_leave_others_alone() -> None:
+    runs = expand_grid(compare_config("selection=[random,ubs]", "selection.lambda1=0.2,0.4", "fold=0"))
+    assert [run.identity["label"] for run in runs] == ["Random", "UBS λ1=0.2", "UBS λ1=0.4"]
+    assert "lambda1" not in runs[0].config["selection"]
+
+
+def test_a_single_value_is_set_without_a_name() -> None:
+    (run,) = expand_grid(compare_config("selection=ubs", "selection.s0=64", "model.hidden=[8,8]", "fold=0"))
+    assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.identity["label"]) == (64, [8, 8], "UBS")
+
+
+def test_swept_model_values_become_models_of_their_own() -> None:
+    runs = expand_grid(compare_config("selection=ubs", "model.lr=0.1,0.01", "fold=0"))
+    assert [run.identity["model"] for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
+
+
+def test_command_line_beats_the_experiment_and_its_scale() -> None:
+    arguments = ["experiment=lambda_sensitivity", "scale=smoke", "selection.lambda1=0.3", "trainer.max_epochs=2"]
+    runs = expand_grid(compare_config(*arguments, "fold=0"))
+    assert [(run.config["selection"]["lambda1"], run.config["trainer"]["max_epochs"]) for run in runs] == [(0.3, 2)]
+
+
+def test_a_dataset_may_be_written_as_in_the_paper() -> None:
+    runs = expand_grid(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
+    assert [run.config["data"]["name"] for run in runs] == ["yahoo-Arts1"]
+
+
+def test_the_same_run_is_planned_once() -> None:
+    assert len(expand_grid(compare_config("selection=[ubs,ubs]", "fold=[0,0]"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("selection.lamda1=0.5", ["selection.lamda1=0.5", "did you mean lambda1?"]),
+        ("selection=[ubs,rndom]", ["selection=rndom", "did you mean random?"]),
+        ("model=clfi", ["model=clfi", "did you mean clif?"]),
+        ("selection.lambda1=0.5,2", ["selection.lambda1=2", "[0, 1]"]),
+        ("selection.window=2.5", ["selection.window=2.5", "whole number"]),
+        ("fold=[0,5]", ["data.fold=5", "folds"]),
+        ("fold=[]", ["fold=[]", "nothing to run"]),
+        ("seed=-1", ["seed=-1", "at least 0"]),
+        ("trainer.max_epochs=0", ["trainer.max_epochs=0", "at least 1"]),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_before_anything_runs(argument: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        expand_grid(compare_config(argument))
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_identity_is_what_decides_the_numbers_and_nothing_else() -> None:
+    config = resolved(compose_train())
+    for group, key, value in (
+        ("trainer", "enable_progress_bar", False),
+        ("data", "num_workers", 2),
+        ("data", "data_dir", "elsewhere"),
+        ("selection", "label", "Another"),
+        ("selection", "s0", 100),
+        ("logger", "name", "none"),
+    ):
+        other = copy.deepcopy(config)
+        other[group][key] = value
+        assert run_key(other) == run_key(config), key
+    keys = {run_key(config)}
+    for group, key, value in (
+        ("selection", "lambda1", 0.6),
+        ("selection", "variant", "B"),
+        ("data", "fold", 1),
+        ("model", "lr", 0.1),
+        ("trainer", "max_epochs", 31),
+    ):
+        other = copy.deepcopy(config)
+        other[group][key] = value
+        keys.add(run_key(other))
+    keys.add(run_key(config | {"seed": 1}))
+    assert len(keys) == 7
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Any) -> None:
+    keys = []
+    for name, content in (("a.npz", b"1"), ("b.npz", b"1"), ("c.npz", b"2")):
+        (tmp_path / name).write_bytes(content)
+        keys.append(run_key(resolved(compose_train(["data=file", f"data.path={tmp_path / name}"]))))
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("lambda1", "abc", "a number"),
+        ("lambda1", float("nan"), "a number"),
+        ("window", 2.5, "a whole number"),
+        ("window", True, "a whole number"),
+        ("bins", None, "a whole number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(key: str, value: Any, allowed: str) -> None:
+    defaults = compose_train()
+    config = copy.deepcopy(defaults)
+    config["selection"][key] = value
+    with pytest.raises(ConfigError, match=rf"selection\.{key}=.* must be {allowed}; the default is"):
+        check_types(config, defaults)
+
+
+def test_arguments_in_short_form_are_written_out() -> None:
+    assert train_overrides(["data=Yahoo-Arts,YEAST", "seed=1"]) == ["data=yahoo-Arts1,yeast", "seed=1"]
+    assert train_overrides(["data=nosuch"]) == ["data=nosuch"]
+    assert compare_overrides(["--cfg", "job", "data.fold=0,1", "data=yeast"]) == [
+        "--cfg", "job", "grid.fold=[0,1]", "grid.data=yeast"
+    ]  # fmt: skip
+    assert compare_overrides(["folds=[0,1]", "seeds=3"]) == ["grid.fold=[0,1]", "grid.seed=3"]
+    assert report_overrides(["--help"]) == ["--help"]
+
+
+@pytest.mark.parametrize("text", ["a b", "it's", "comma,brace}", "100%", "tail\\", "\\'x"])
+def test_any_folder_name_reaches_the_report_unchanged(text: str) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    assert OverridesParser.create().parse_override(f"results={quoted(text)}").value() == text
+
+
+def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert share_processors(1, 100) == (1, 1)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    jobs, threads = share_processors(None, 100)
+    assert jobs >= 1
+    assert share_processors(1, 100) == (1, jobs * threads)
+    assert share_processors(8, 3)[0] == 3
+    with pytest.raises(ConfigError, match="jobs=0"):
+        share_processors(0, 3)

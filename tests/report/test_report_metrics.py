@@ -1,0 +1,126 @@
+"""Any metric that runs recorded, and a verdict that names it."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_fixtures import DATASETS, fake_run, save
+
+from lightning_ubs.experiment.record import MetricValue, RunRecord
+from lightning_ubs.report import ReportError, build_report, console_verdict
+from lightning_ubs.report.results import Results, load_results
+from lightning_ubs.report.significance import result_tests
+from lightning_ubs.report.tables import build_tables
+from lightning_ubs.report.verdict import judge
+
+
+def own_metrics(gain: float, stage: str = "test", **directions: bool | None) -> list[RunRecord]:
+    """Runs of a user's own module, which logs ``auc`` and ``error``."""
+    found = []
+    for name, fold in itertools.product(("random", "ubs"), range(3)):
+        better = (gain + 0.001 * fold) * (name == "ubs")
+        record = fake_run("mine", "cnn", name, fold, monitor="val_auc")
+        curves = {key: values for key, values in record.curves.items() if key != "val_macro_auc"}
+        metrics = {
+            "auc": MetricValue(0.8 + better, directions.get("auc", True), stage),  # type: ignore[arg-type]
+            "error": MetricValue(0.2 - better, directions.get("error", False), stage),  # type: ignore[arg-type]
+        }
+        found.append(replace(record, metrics=metrics, curves={**curves, "val_auc": record.curves["val_macro_auc"]}))
+    return found
+
+
+def test_a_users_own_metrics_are_in_tables_verdict_and_figures(tmp_path: Path) -> None:
+    records = own_metrics(0.02)
+    save(tmp_path, *records)
+    page = build_report(tmp_path, formats=("html", "csv", "svg"))
+    assert "UBS against Random: better in auc and error" in page.read_text()
+    assert {"auc.csv", "error.csv"} <= {path.name for path in (page.parent / "tables").iterdir()}
+    assert (page.parent / "figures" / "val-auc-mine-cnn.svg").is_file()
+    assert "best val_auc." in page.read_text()
+    text = console_verdict(records)
+    assert "  auc    +0.0210 (95 % t-interval +0.0185 to +0.0235 over 3 paired runs)" in text
+    assert "better in 1 of 1 dataset: better" in text
+    assert "To reach Random's best validation score: UBS" in text
+    assert "An epoch of UBS costs 1.0" in text
+
+
+def test_the_monitored_metric_comes_first_unless_another_is_asked_for() -> None:
+    records = own_metrics(0.02)
+    assert Results(records).primary.key == "auc"
+    assert console_verdict(records, monitor="val_error").splitlines()[1].startswith("  error")
+    with pytest.raises(ReportError, match=r"monitor='val_f1' is no metric of these runs; they recorded auc, error\."):
+        console_verdict(records, monitor="val_f1")
+
+
+def test_lower_is_better_where_the_record_says_so() -> None:
+    records = [replace(one, monitor="val_auc", mode="min") for one in own_metrics(0.02, auc=False)]
+    text = console_verdict(records)
+    assert "auc    −0.0210" in text
+    assert text.splitlines()[1].endswith("worse")
+
+
+def test_a_metric_without_a_direction_is_shown_but_neither_ranked_nor_judged(tmp_path: Path) -> None:
+    records = own_metrics(0.02, error=None)
+    save(tmp_path, *records)
+    page = build_report(tmp_path, formats=("html", "csv"))
+    rows = list(csv.DictReader((page.parent / "tables" / "error.csv").read_text().splitlines()))
+    assert [row["rank"] for row in rows] == ["", ""]
+    assert "error: nobody said which way is better" in page.read_text()
+    assert "better in auc" in page.read_text()
+    assert "error: nobody said which way is better" in console_verdict(records)
+
+
+def test_values_of_the_validation_set_are_called_so(tmp_path: Path) -> None:
+    save(tmp_path, *own_metrics(0.02, "val"))
+    text = build_report(tmp_path, formats=("html",)).read_text()
+    assert "auc and error: values are of the validation set in the best epoch, because no test step logged them" in text
+    assert "over folds and seeds on the validation set" in text
+
+
+def test_built_in_models_show_the_papers_three_and_macro_average_precision(tmp_path: Path) -> None:
+    save(tmp_path, fake_run(), fake_run(selection="random"))
+    assert [one.title for one in load_results(tmp_path).metrics] == [
+        "Macro-AUC",
+        "Ranking loss",
+        "Hamming loss",
+        "Macro average precision",
+    ]
+    chosen = load_results(tmp_path, ["one_error", "test_map"]).metrics
+    assert [one.key for one in chosen] == ["macro_auc", "one_error", "map"]  # what was monitored is always there
+    with pytest.raises(ReportError, match=r"report.metrics='f2' is no metric of these runs; they recorded coverage"):
+        build_report(tmp_path, metrics=["f2"])
+
+
+def test_runs_without_any_metric_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, fake_run(metrics={}))
+    with pytest.raises(ReportError, match=r"none of the 1 runs recorded a metric; log one as val_NAME"):
+        build_report(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_significant_cell_of_the_table_contradicts_its_card(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    records = []
+    for data, model, fold in itertools.product(DATASETS, ("clif", "mlp"), range(2)):
+        shift = 0.01 if model == "clif" else -0.012
+        for name in ("random", "ubs"):
+            gains = random.normal(shift * (name == "ubs"), 0.002, 3)
+            metrics = {"macro_auc": 0.8 + gains[0], "ranking_loss": 0.2 + gains[1], "hamming_loss": 0.1 + gains[2]}
+            records.append(fake_run(data, model, name, fold, metrics=metrics))
+    results = Results(records)
+    tests = result_tests(results, build_tables(results))
+    (verdict,) = judge(results, tests)
+    tones = {gain.metric.key: gain.tone for gain in verdict.gains}
+    significant = [(test, one) for test in tests for one in test.pairs if one.p_holm < 0.05]
+    assert significant
+    for test, one in significant:
+        tone = "better" if one.wins > one.losses else "worse"
+        metric = test.units.metric
+        said = f"with {test.units.model} alone calls UBS {tone} in {metric.title}"
+        assert (tones[metric.key] == tone) != any(said in sentence for sentence in verdict.sentences)
+    assert all(gain.metric.title in verdict.headline for gain in verdict.gains)
