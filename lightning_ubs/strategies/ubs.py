@@ -36,6 +36,8 @@ class UBS(WindowStrategy):
         correlation: None switches label correlation off.
         log_base: base of the logarithm in the mutual information; the paper writes plain "log".
         quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
+        temperature: t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models that are
+            surer than they are right; None, as in the paper, leaves it as it is.
 
     >>> UBS(lambda1=0.6, window=7).window
     7
@@ -50,13 +52,17 @@ class UBS(WindowStrategy):
         correlation: Correlation | None = "mutual_information",
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
+        temperature: float | None = None,
     ) -> None:
         super().__init__(
             window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
         )
         check_range("lambda1", lambda1, 0, 1)
         self.lambda1 = float(lambda1)
+        if temperature is not None and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+            raise ValueError(f"temperature={temperature!r} is out of range; it must be a number above 0, or None.")
+        self.temperature = temperature
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """U = λ1·d + (1-λ1)·e."""
-        return label_uncertainty(*self.memory.rows(first, last), self.lambda1)
+        return label_uncertainty(*self.memory.rows(first, last), self.lambda1, self.temperature)
