@@ -160,7 +160,7 @@ def test_half_precision_history_halves_the_state_and_resumes_exactly(tmp_path, d
 
 
 def test_memory_and_checkpoint_size_are_logged_once(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="lightning_ubs.selector"):
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch"):
         train(tmp_path, make_selection(), max_epochs=3)
     messages = [record.getMessage() for record in caplog.records if "each checkpoint grows" in record.getMessage()]
     assert len(messages) == 1
