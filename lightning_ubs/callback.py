@@ -197,6 +197,11 @@ class BatchSelection(Callback):
         return self._selector.plan
 
     @property
+    def trained_ids(self) -> Tensor:
+        """Ids of the samples trained on in this epoch so far, with repeats, over all processes."""
+        return self._selector.trained_ids()
+
+    @property
     def importance_weights(self) -> Tensor | None:
         """What each sample of the current batch on this process must count to undo its P, (b,) float32.
 
