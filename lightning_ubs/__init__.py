@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lightning_ubs.callback import BatchSelection
     from lightning_ubs.comparison import Comparison, compare
     from lightning_ubs.errors import SelectionError
+    from lightning_ubs.evaluation import EvaluationPass
     from lightning_ubs.sampling import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
         UBS,
@@ -36,6 +37,7 @@ __all__ = [
     "BatchSelection",
     "Comparison",
     "EpochPlan",
+    "EvaluationPass",
     "HardImbalance",
     "InfoBatch",
     "LossBias",
@@ -55,6 +57,7 @@ _HOMES = {
     "Comparison": "comparison",
     "compare": "comparison",
     "SelectionError": "errors",
+    "EvaluationPass": "evaluation",
     "EpochPlan": "sampling",
     "SelectionSampler": "sampling",
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_ubs._arguments import call_repr
@@ -18,6 +20,7 @@ from lightning_ubs._checks import check_choice, check_range
 from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch, fetched_batch, fetches_in_step
 from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
 from lightning_ubs.errors import SelectionError
+from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.observe import (
     DatasetLabels,
@@ -86,6 +89,8 @@ class BatchSelection(Callback):
             as a term of hidden layers, is not weighed; nor are the statistics of a batch norm. ``"annealed"`` lets the
             exponent of the weights rise from 0 to 1 over the selected epochs. Needs ``replacement="systematic"`` or
             ``"full"``. By default what the strategy brings, else False.
+        refresh: an :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
+            steps predict.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -113,6 +118,7 @@ class BatchSelection(Callback):
         epoch_size: float | int | None = None,
         fill_last: bool = False,
         unbiased: Unbiased | None = None,
+        refresh: EvaluationPass | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -145,6 +151,13 @@ class BatchSelection(Callback):
         self._selector = Selector(
             strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
         )
+        if refresh is not None and not isinstance(refresh, EvaluationPass):
+            raise ValueError(f"refresh={refresh!r} is no evaluation pass; use refresh=EvaluationPass() or None.")
+        if refresh is not None and not strategy.needs_predictions:
+            raise ValueError(
+                f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
+            )
+        self.refresh = refresh
         self._sample_weights = SampleWeights(self.unbiased, self._selector)
         self._scaling = RowScaling()
         self._step: tuple[int, torch.device] | None = None
@@ -239,6 +252,7 @@ class BatchSelection(Callback):
             history_dtype=self.history_dtype,
             epoch_size=self.epoch_size,
             on_dataset=self._see_dataset,
+            refresh=None if self.refresh is None else self._evaluate,
         )
         self._observer.attach(pl_module)
         self._announced = False
@@ -253,6 +267,8 @@ class BatchSelection(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.refresh is not None:
+            self.refresh.check(pl_module)
         with self._timed():
             self._session.begin()
 
@@ -268,7 +284,7 @@ class BatchSelection(Callback):
         self._session.start_batch(current_batch(trainer))
         self._has_backward = False
         self._step = current_batch(trainer), pl_module.device
-        if self.strategy.needs_predictions:
+        if self._reads_steps:
             self._observer.start_step()
         if not fetches_in_step(trainer):
             self._verify(current_batch(trainer), batch)
@@ -280,7 +296,7 @@ class BatchSelection(Callback):
             self._verify(k, fetched_batch(trainer))
         self._has_backward = True
         verifying = self._verification.is_due
-        if self.strategy.needs_predictions or verifying:
+        if self._reads_steps or verifying:
             self._observer.before_backward(pl_module, loss, self._session.plan.rank_size(k), verifying)
         if verifying:
             self._verification.check_targets(self._observer.loss_targets)
@@ -325,11 +341,33 @@ class BatchSelection(Callback):
             self._selector.skip_batch(k)
             return
         self._session.check_one_fetch(k)
-        if self.strategy.needs_predictions:
+        if self._reads_steps:
             seen = self._observer.observe(self._session.plan, k, pl_module, outputs, batch)
-            self._selector.learn(k, seen)
+            if self.refresh is None:
+                self._selector.learn(k, seen)
             self._announce(seen)
         self._selector.finish_batch(k)
+
+    @property
+    def _reads_steps(self) -> bool:
+        """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
+        return self.strategy.needs_predictions and (self.refresh is None or not self._observer.kind)
+
+    def _evaluate(self, epoch: int, loader: DataLoader[Any]) -> None:
+        """Let the strategy learn from predictions of all samples by the present weights."""
+        assert self.refresh is not None
+        session, layout = self._session, self._selector.layout
+        assert layout is not None
+        layout = replace(layout, drop_last=False, epoch_samples=None)
+        plan = EpochPlan(epoch, torch.arange(layout.num_samples), layout)
+        batches = self.refresh.batches(
+            session.trainer, loader, plan, self._selector.seed, lambda: self._observer.knows_evaluation
+        )
+        for k, batch, predicted in batches:
+            module = session.trainer.lightning_module
+            samples, targets = self._observer.observe_evaluation(plan, k, module, predicted, batch)
+            self._selector.check_labels(samples[0])
+            self.strategy.refresh(plan.global_batch(k).to(samples.device), samples, targets)
 
     def _verify(self, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""

@@ -107,7 +107,7 @@ class Selector:
         layout = self._layout
         if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
             return self.plan
-        if self._probabilities_epoch != epoch:
+        if not self.is_measured(epoch):
             self._measure(epoch, share)
         if self.selects(epoch):
             assert self.probabilities is not None
@@ -134,7 +134,7 @@ class Selector:
     def learn(self, batch: int, seen: Predictions) -> None:
         """Give the predictions of global batch ``batch`` to the strategy; does not wait for the device."""
         plan, probs = self._planned, seen.probs
-        self._check_labels(probs)
+        self.check_labels(probs)
         if self._batch_ids.device != probs.device:
             self._batch_ids, self._usable = self._batch_ids.to(probs.device), self._usable.to(probs.device)
         first = batch * plan.layout.global_batch_size
@@ -142,6 +142,10 @@ class Selector:
         self._usable[rows] = seen.usable
         ids = torch.where(seen.usable, self._batch_ids[rows], plan.layout.num_samples)
         self.strategy.update(ids, probs, seen.targets)
+
+    def is_measured(self, epoch: int) -> bool:
+        """Whether the probabilities of ``epoch`` are known."""
+        return self._probabilities_epoch == epoch
 
     def resume_at(self, batch: int) -> None:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
@@ -231,7 +235,8 @@ class Selector:
             raise SelectionError("no epoch is planned yet; selection begins in Trainer.fit.")
         return self.plan
 
-    def _check_labels(self, probs: Tensor) -> None:
+    def check_labels(self, probs: Tensor) -> None:
+        """Refuse predictions for another number of labels than is remembered."""
         labels, known = probs.shape[1], self.strategy.num_labels
         if known not in (None, labels):
             raise SelectionError(

@@ -43,6 +43,7 @@ class FitSession:
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
         on_dataset: called with what the dataset shows of its labels.
+        refresh: called with an epoch but the first, and the loader, before anything is measured for that epoch.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class FitSession:
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
         on_dataset: Callable[[DatasetLabels], None],
+        refresh: Callable[[int, DataLoader[Any]], None] | None = None,
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -72,6 +74,7 @@ class FitSession:
         self.history_dtype = history_dtype
         self.epoch_size = epoch_size
         self._on_dataset = on_dataset
+        self._refresh = refresh
         self.dataset: Any = None
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
@@ -136,7 +139,11 @@ class FitSession:
 
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
-        return self.selector.prepare(self.trainer.current_epoch, self._share)
+        epoch = self.trainer.current_epoch
+        if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
+            assert self._loader is not None
+            self._refresh(epoch, self._loader)
+        return self.selector.prepare(epoch, self._share)
 
     def start_batch(self, batch: int) -> None:
         """The trainer begins batch ``batch``; the first one of a resumed run tells what the checkpoint lacks."""

@@ -23,7 +23,7 @@ from lightning_ubs.functional.selection import (
     selection_probabilities,
 )
 from lightning_ubs.functional.stratification import stratified_order
-from lightning_ubs.functional.uncertainty import binary_entropy, label_uncertainty, window_fluctuation
+from lightning_ubs.functional.uncertainty import binary_entropy, label_uncertainty, tempered, window_fluctuation
 
 __all__ = [
     "binary_entropy",
@@ -49,6 +49,7 @@ __all__ = [
     "selection_probabilities",
     "shuffled_pass",
     "stratified_order",
+    "tempered",
     "uncertainty_correlation",
     "unknown_as_largest",
     "weighted_order",

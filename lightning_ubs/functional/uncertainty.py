@@ -54,7 +54,16 @@ def window_fluctuation(history: Tensor, counts: Tensor) -> Tensor:
     return total.div_((counts - 1).clamp(min=1).reshape(-1, 1))
 
 
-def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor:
+def tempered(probs: Tensor, temperature: float) -> Tensor:
+    r"""Probabilities at another temperature: :math:`\sigma(\mathrm{logit}(p)/t)`; above 1 they come nearer to 1/2.
+
+    >>> tempered(torch.tensor([0.0, 0.1, 0.5, 1.0]), 2.0)
+    tensor([0.0000, 0.2500, 0.5000, 1.0000])
+    """
+    return torch.logit(probs).div_(temperature).sigmoid_()
+
+
+def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float, temperature: float | None = None) -> Tensor:
     r"""Uncertainty of each label, Eq. (5): :math:`u=\lambda_1 d+(1-\lambda_1)e`, e of the latest prediction.
 
     A sample without any prediction counts as :math:`p=1/2`: nothing is known of it.
@@ -63,6 +72,7 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor
         history: (n, T, q), oldest first; only the last ``counts[i]`` rows of sample i are valid.
         counts: (n,) number of valid predictions.
         lambda1: weight of the fluctuation against the entropy, in [0, 1].
+        temperature: of the prediction whose entropy is taken; None leaves it as it is.
 
     Returns:
         U, (n, q) in [0, 1].
@@ -73,6 +83,7 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float) -> Tensor
     """
     seen = (counts > 0).reshape(-1, 1)
     latest = _zero_where_not(seen, history[:, -1].clone()).add_(~seen, alpha=0.5)
+    latest = latest if temperature is None else tempered(latest, temperature)
     return binary_entropy(latest).mul_(1 - lambda1).add_(window_fluctuation(history, counts), alpha=lambda1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,10 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lightning_ubs.collectives import gather_rows
-from lightning_ubs.observe.kinds import Kind, check_kind, kind_by_values, to_probabilities
+from lightning_ubs.errors import SelectionError
+from lightning_ubs.observe.kinds import Kind, check_kind, kind_by_origin, kind_by_values, to_probabilities
+from lightning_ubs.observe.modules import find
+from lightning_ubs.observe.shapes import as_rows
 from lightning_ubs.observe.source import Outputs, PredictionSource
 from lightning_ubs.observe.targets import Targets, batch_targets, in_shape, named_targets
 from lightning_ubs.sampling import EpochPlan
@@ -47,10 +51,12 @@ class StepObserver:
         self._targets = targets
         self._device = None if device is None else torch.device(device)
         self._needs_targets = needs_targets
+        self._evaluated: Kind | None = None
 
     def attach(self, module: LightningModule) -> None:
         """A fit begins: look for the predictions anew."""
         self._source.attach(module)
+        self._evaluated = None
 
     def detach(self) -> None:
         """A fit is over: leave everything as it was found."""
@@ -102,16 +108,68 @@ class StepObserver:
         raw = self._source.read(module, outputs, batch, rows, lambda: self._label_count(module, outputs, batch))
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
         self.drop_step()
+        return self._completed(raw, targets, plan, k, self._settled_kind)
+
+    def _settled_kind(self, raw: Tensor) -> Kind:
+        if self._source.kind is None:
+            self._source.kind = kind_by_values(raw, str(self._source.place))
+        return self._source.kind
+
+    @property
+    def knows_evaluation(self) -> bool:
+        """Whether it is known what the predictions of an evaluation pass hold."""
+        return self._evaluated is not None
+
+    def observe_evaluation(
+        self, plan: EpochPlan, k: int, module: LightningModule, predicted: list[Any], batch: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """All predictions (samples, b, q) of batch ``k`` of an evaluation pass, and its true labels."""
+        rows = plan.rank_size(k)
+        found = [find(value) for value in predicted]
+        raw = [None if one is None else as_rows(one.tensor, rows) for one in found]
+        matrices = [one.detach().float() for one in raw if one is not None]
+        if len(matrices) < len(predicted):
+            raise SelectionError(
+                f"the evaluation pass gave no floating-point [{rows}, labels] predictions for a batch of {rows} "
+                "samples; pass EvaluationPass(predict=function(pl_module, batch) -> predictions)."
+            )
+        first = found[0]
+        if self._evaluated is None and first is not None:
+            self._evaluated = self._source.given or first.kind or kind_by_origin(first.tensor) or self._source.kind
+            if self._evaluated is Kind.LOGITS and self._source.kind is Kind.SOFTMAX:
+                self._evaluated = Kind.SOFTMAX
+        targets = None
+        if self._needs_targets:
+            targets = in_shape(self._find_targets(module, None, batch, matrices[0]), matrices[0])
+        seen = [self._completed(one, targets, plan, k, self._evaluated_kind) for one in matrices]
+        usable = torch.stack([one.usable for one in seen]).all(0)
+        if not bool(usable.all()):
+            raise SelectionError(
+                f"the evaluation pass of epoch {plan.epoch} predicted something that is no probability for sample "
+                f"{int(plan.global_batch(k)[int(usable.int().argmin())])}; training has diverged, or kind= is wrong: "
+                "lower the learning rate, or say what the predictions are."
+            )
+        return torch.stack([one.probs for one in seen]), seen[0].targets
+
+    def _evaluated_kind(self, raw: Tensor) -> Kind:
+        if self._evaluated is None:
+            self._evaluated = kind_by_values(raw, "an evaluation pass")
+        return self._evaluated
+
+    def _completed(
+        self, raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int, kind_of: Callable[[Tensor], Kind]
+    ) -> Observation:
+        """What all processes together predicted in batch ``k``, as probabilities."""
+        sizes = plan.rank_sizes(k)
         if len(sizes) > 1:
             # A short last batch may repeat samples so that no process goes without; the repeats come last.
             size = len(plan.global_batch(k))
             raw = gather_rows(raw, sizes)[:size]
             targets = None if targets is None else gather_rows(targets, sizes)[:size]
-        if self._source.kind is None:
-            self._source.kind = kind_by_values(raw, str(self._source.place))
+        kind = kind_of(raw)
         # Probabilities are float64, which MPS does not have.
         device = self._device or (torch.device("cpu") if raw.device.type == "mps" else raw.device)
-        probs, usable = to_probabilities(raw.to(device), self._source.kind)
+        probs, usable = to_probabilities(raw.to(device), kind)
         return Observation(probs, usable, None if targets is None else targets.to(device))
 
     def announcement(self, strategy: Strategy, observation: Observation, compact: bool = False) -> str:

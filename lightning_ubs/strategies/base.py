@@ -118,6 +118,16 @@ class Strategy(ABC):
         """
         return
 
+    def refresh(self, ids: Tensor, samples: Tensor, targets: Tensor | None = None) -> None:
+        """Learn from an evaluation pass; by default, the mean prediction counts as one visit.
+
+        Args:
+            ids: (b,) distinct sample ids.
+            samples: (k, b, q) float32 probabilities, k predictions of each sample.
+            targets: (b, q) true labels if ``needs_targets``.
+        """
+        self.update(ids, samples.mean(0), targets)
+
     def measure(self) -> Measurement:
         """Measure anew from what is known now, keep the result in ``measured`` and return it."""
         return self.measured

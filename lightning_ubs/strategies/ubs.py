@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_ubs._checks import check_range
-from lightning_ubs.functional import label_uncertainty
+from lightning_ubs.functional import label_uncertainty, window_fluctuation
 from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.state import host_copy, spare_row_zeros
 from lightning_ubs.strategies.uncertainty import Correlation
 from lightning_ubs.strategies.window import WindowStrategy
 
@@ -36,6 +39,8 @@ class UBS(WindowStrategy):
         correlation: None switches label correlation off.
         log_base: base of the logarithm in the mutual information; the paper writes plain "log".
         quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
+        temperature: t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models that are
+            surer than they are right; None, as in the paper, leaves it as it is.
 
     >>> UBS(lambda1=0.6, window=7).window
     7
@@ -50,13 +55,55 @@ class UBS(WindowStrategy):
         correlation: Correlation | None = "mutual_information",
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
+        temperature: float | None = None,
     ) -> None:
         super().__init__(
             window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
         )
         check_range("lambda1", lambda1, 0, 1)
         self.lambda1 = float(lambda1)
+        if temperature is not None and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
+            raise ValueError(f"temperature={temperature!r} is out of range; it must be a number above 0, or None.")
+        self.temperature = temperature
+        self._spread: Tensor | None = None
+
+    def reset(
+        self,
+        num_samples: int,
+        labels: Tensor | None = None,
+        features: Tensor | None = None,
+        history_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Forget everything and prepare for ``num_samples`` samples."""
+        super().reset(num_samples, labels, features, history_dtype)
+        self._spread = None
+
+    def refresh(self, ids: Tensor, samples: Tensor, targets: Tensor | None = None) -> None:
+        """Remember the mean prediction and, of several, how much they change from one to the next."""
+        super().refresh(ids, samples, targets)
+        if len(samples) > 1:
+            if self._spread is None:
+                self._spread = spare_row_zeros(self.num_samples, samples.shape[2], device=samples.device)
+            counts = torch.full_like(ids, len(samples))
+            self._spread = self._spread.to(samples.device)
+            self._spread[ids] = window_fluctuation(samples.transpose(0, 1), counts)
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
-        """U = λ1·d + (1-λ1)·e."""
-        return label_uncertainty(*self.memory.rows(first, last), self.lambda1)
+        """U = λ1·d + (1-λ1)·e, d between visits or, after an evaluation pass of several predictions, between these."""
+        rows = self.memory.rows(first, last)
+        if self._spread is None:
+            return label_uncertainty(*rows, self.lambda1, self.temperature)
+        entropy = label_uncertainty(*rows, 0.0, self.temperature)
+        return entropy.mul_(1 - self.lambda1).add_(self._spread[first:last], alpha=self.lambda1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All predictions that are remembered, and what was measured at the start of the epoch."""
+        state = super().state_dict()
+        return state if self._spread is None else state | {"spread": host_copy(self._spread)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
+        super().load_state_dict(state)
+        if "spread" in state:
+            self._spread = spare_row_zeros(*state["spread"].shape)
+            self._spread[:-1] = state["spread"]

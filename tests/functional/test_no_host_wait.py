@@ -15,7 +15,11 @@ n, T, q = 6, 4, 3
 EQUATIONS: dict[str, Callable[[str], object]] = {
     "binary_entropy": lambda device: F.binary_entropy(torch.rand(n, q, device=device)),
     "window_fluctuation": lambda device: F.window_fluctuation(*history(device)),
-    "label_uncertainty": lambda device: F.label_uncertainty(*history(device), 0.5),
+    "tempered": lambda device: F.tempered(torch.rand(n, q, device=device), 2.0),
+    "sample_cross_entropy": lambda device: F.sample_cross_entropy(*torch.rand(2, n, q, device=device)),
+    "unknown_as_largest": lambda device: F.unknown_as_largest(torch.rand(n, device=device)),
+    "pruned_probabilities": lambda device: F.pruned_probabilities(torch.rand(n, device=device), 0.5),
+    "label_uncertainty": lambda device: F.label_uncertainty(*history(device), 0.5, 2.0),
     "uncertainty_correlation": lambda device: F.uncertainty_correlation(torch.rand(n, q, device=device)),
     "correlation_of_chunks": lambda device: F.correlation_of_chunks(
         lambda: [torch.rand(n, q, device=device)] * 2, 2 * n, q

@@ -104,6 +104,20 @@ def test_ubs_options_reach_the_equations(visits: Visits) -> None:
     assert_follows(strategy, reference.label_uncertainty(windows, Q, 0.5), bins=3, base=2.0, ceil=True)
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_a_temperature_changes_the_prediction_whose_entropy_is_taken_and_nothing_else(
+    visits: Visits, temperature: float
+) -> None:
+    strategy = trained(UBS(temperature=temperature, lambda1=0.3, correlation=None), visits)
+    windows = [rows[-5:] for rows in visits.histories()]
+    fluctuation = reference.label_uncertainty(windows, Q, 1.0)
+    latest = np.array([rows[-1] if rows else [0.5] * Q for rows in windows], dtype=float)
+    with np.errstate(divide="ignore"):
+        tempered = 1 / (1 + np.exp(-np.log(latest / (1 - latest)) / temperature))
+    entropy = np.vectorize(reference.entropy)(tempered)
+    assert_follows(strategy, 0.3 * fluctuation + 0.7 * entropy)
+
+
 def test_the_ablations_differ_from_the_method_and_from_each_other(visits: Visits) -> None:
     kinds = [UBS(), UBS(lambda1=0), UBS(lambda1=1), UBS(correlation=None)]
     weights = [trained(strategy, visits).measured.weights for strategy in kinds]

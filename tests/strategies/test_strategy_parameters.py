@@ -23,7 +23,7 @@ from lightning_ubs import (
 )
 
 PARAMETERS = {
-    UBS: ["lambda1", "window", "s0", "bins", "correlation", "log_base", "quantizer"],
+    UBS: ["lambda1", "window", "s0", "bins", "correlation", "log_base", "quantizer", "temperature"],
     ActiveBias: ["mode", "smoothing", "s0", "ddof", "correlation", "bins", "log_base", "quantizer"],
     RecencyBias: ["window", "s0", "correlation", "bins", "log_base", "quantizer"],
     HardImbalance: ["pressure", "neighbours"],
@@ -70,6 +70,10 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (UBS, "log_base", 0.5, "above 1"),
     (UBS, "log_base", nan, "above 1"),
     (UBS, "log_base", inf, ""),
+    (UBS, "temperature", 0, "above 0"),
+    (UBS, "temperature", -1.0, "above 0"),
+    (UBS, "temperature", nan, "above 0"),
+    (UBS, "temperature", inf, "above 0"),
     (UBS, "correlation", "pearson", "'mutual_information' or None"),
     (UBS, "quantizer", "round", "'floor' or 'ceil'"),
     (RecencyBias, "window", 1, "at least 2"),
