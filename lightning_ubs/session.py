@@ -43,7 +43,7 @@ class FitSession:
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
         on_dataset: called with what the dataset shows of its labels.
-        refresh: called with an epoch but the first, and the loader, before anything is measured for that epoch.
+        refresh: called with this, an epoch but the first, and the loader, before anything is measured for that epoch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FitSession:
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
         on_dataset: Callable[[DatasetLabels], None],
-        refresh: Callable[[int, DataLoader[Any]], None] | None = None,
+        refresh: Callable[[FitSession, int, DataLoader[Any]], None] | None = None,
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -142,7 +142,7 @@ class FitSession:
         epoch = self.trainer.current_epoch
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
-            self._refresh(epoch, self._loader)
+            self._refresh(self, epoch, self._loader)
         return self.selector.prepare(epoch, self._share)
 
     def start_batch(self, batch: int) -> None:
