@@ -75,8 +75,9 @@ class BatchSelection(Callback):
         unbiased: let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling: every term
             of the loss that reads the predictions which a cross-entropy in it reads. What the loss has besides, such
             as a term of hidden layers, is not weighed; nor are the statistics of a batch norm. ``"annealed"`` lets the
-            exponent of the weights rise from 0 to 1 over the selected epochs. Needs ``replacement="systematic"`` or
-            ``"full"``. By default what the strategy brings, else False.
+            exponent of the weights rise from 0 to 1 over the selected epochs; tried on tmc2007-500, it took two thirds
+            of what selection had cost there, and elsewhere most of what it had gained. Needs
+            ``replacement="systematic"`` or ``"full"``. By default what the strategy brings, else False.
         refresh: an :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.
 

@@ -14,6 +14,7 @@ from lightning_ubs import (
     ActiveBias,
     Balance,
     BatchSelection,
+    EvaluationPass,
     HardImbalance,
     InfoBatch,
     LossBias,
@@ -32,11 +33,13 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "LossBias": LossBias,
     "InfoBatch": InfoBatch,
     "UBS, shorter and unbiased": UBS,
+    "UBS, evaluated": UBS,
 }
 # 40 samples are five batches of 8, which two processes share evenly.
 OPTIONS = {
     "InfoBatch": {"epoch_size": 40},
     "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
+    "UBS, evaluated": {"refresh": EvaluationPass()},
 }
 FEATURES, LABELS = 6, 4
 
