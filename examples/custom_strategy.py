@@ -60,9 +60,8 @@ class CountVisits(L.Callback):
         self.visits = torch.zeros(0)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Add up this epoch's plan."""
-        assert self.selection.plan is not None
-        counts = torch.bincount(self.selection.plan.ids, minlength=self.selection.strategy.num_samples)
+        """Add up what this epoch trained on."""
+        counts = torch.bincount(self.selection.trained_ids, minlength=self.selection.strategy.num_samples)
         self.visits = counts if trainer.current_epoch == 0 else self.visits + counts
 
 

@@ -5,38 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_ubs._arguments import call_repr
 from lightning_ubs._checks import check_choice, check_range
-from lightning_ubs._lightning import LoaderKey, callbacks_of, current_batch, fetched_batch, fetches_in_step
+from lightning_ubs._lightning import LoaderKey, callbacks_of
 from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.observe import (
-    DatasetLabels,
-    Ids,
-    IdVerification,
-    Observation,
-    Outputs,
-    RowScaling,
-    StepObserver,
-    Targets,
-)
+from lightning_ubs.observe import Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.refusals import check_trainer
-from lightning_ubs.sample_weights import SampleWeights
 from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Selector
 from lightning_ubs.session import FitSession
+from lightning_ubs.steps import TrainingSteps
 from lightning_ubs.strategies import UBS, Strategy
 
 _DTYPES = {
@@ -159,14 +147,9 @@ class BatchSelection(Callback):
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
             )
         self.refresh = refresh
-        self._sample_weights = SampleWeights(self.unbiased, self._selector)
-        self._scaling = RowScaling()
-        self._step: tuple[int, torch.device] | None = None
         self.kind, self.ids = kind, ids
-        self._observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
-        self._verification = IdVerification(ids)
-        self._announced = False
-        self._has_backward = False
+        observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
+        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._seconds = 0.0
 
@@ -211,16 +194,18 @@ class BatchSelection(Callback):
         return self._selector.plan
 
     @property
+    def trained_ids(self) -> Tensor:
+        """Ids of the samples trained on in this epoch so far, with repeats, over all processes."""
+        return self._selector.trained_ids()
+
+    @property
     def importance_weights(self) -> Tensor | None:
         """What each sample of the current batch on this process must count to undo its P, (b,) float32.
 
         1/(nP) in selected epochs (or its annealed power), 1 in plain ones; None where no batch is trained on. For use
         by hand in ``training_step``, with ``unbiased=False``; exact with ``replacement="systematic"`` or ``"full"``.
         """
-        if self._step is None:
-            return None
-        batch, device = self._step
-        return self._sample_weights.of_batch(self._session.plan, batch).float().to(device, non_blocking=True)
+        return self._steps.importance_weights
 
     @property
     @override
@@ -247,11 +232,10 @@ class BatchSelection(Callback):
             features=self.features,
             history_dtype=self.history_dtype,
             epoch_size=self.epoch_size,
-            on_dataset=self._see_dataset,
-            refresh=None if self.refresh is None else self._evaluate,
+            on_dataset=self._steps.see_dataset,
+            refresh=None if self.refresh is None else self._steps.evaluate,
         )
-        self._observer.attach(pl_module)
-        self._announced = False
+        self._steps.begin_fit(pl_module)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -271,49 +255,30 @@ class BatchSelection(Callback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._timed():
-            plan = self._session.prepare()
-            if self.unbiased:
-                self._sample_weights.of_plan(plan)
+            self._steps.begin_epoch(self._session.prepare())
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._session.start_batch(current_batch(trainer))
-        self._has_backward = False
-        self._step = current_batch(trainer), pl_module.device
-        if self._reads_steps:
-            self._observer.start_step()
-        if not fetches_in_step(trainer):
-            self._verify(current_batch(trainer), batch)
+        self._steps.begin(self._session, pl_module, batch)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        k = current_batch(trainer)
-        if fetches_in_step(trainer) and not self._has_backward:
-            self._verify(k, fetched_batch(trainer))
-        self._has_backward = True
-        verifying = self._verification.is_due
-        if self._reads_steps or verifying:
-            self._observer.before_backward(pl_module, loss, self._session.plan.rank_size(k), verifying)
-        if verifying:
-            self._verification.check_targets(self._observer.loss_targets)
-        if self.unbiased:
-            self._scaling.start(loss, self._sample_weights.of_batch(self._session.plan, k))
+        self._steps.before_backward(self._session, pl_module, loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._scaling.stop()
+        self._steps.after_backward()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         with self._timed():
-            self._learn(current_batch(trainer), pl_module, outputs, self._own(batch))
-            self._observer.drop_step()
+            self._steps.finish(self._session, pl_module, outputs, batch)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_predictions()
+        self._steps.check_epoch()
         if self.log_metrics:
             several = sum(isinstance(callback, BatchSelection) for callback in callbacks_of(trainer)) > 1
             prefix = f"selection/{self.loader}/" if several else "selection/"
@@ -323,67 +288,13 @@ class BatchSelection(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._selector.state_dict() | {"kind": self._observer.kind}
+        return self._selector.state_dict() | {"kind": self._steps.observer.kind}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self._fit is not None:
-            self._observer.kind = state_dict["kind"]
+            self._steps.observer.kind = state_dict["kind"]
             self._fit.load(state_dict)
-
-    def _learn(self, k: int, pl_module: LightningModule, outputs: Any, batch: Any) -> None:
-        """Give batch ``k``'s predictions to the strategy; Lightning skips a step without a batch or a loss."""
-        if batch is None or not (outputs or self._has_backward):
-            self._selector.skip_batch(k)
-            return
-        self._session.check_one_fetch(k)
-        if self._reads_steps:
-            seen = self._observer.observe(self._session.plan, k, pl_module, outputs, batch)
-            if self.refresh is None:
-                self._selector.learn(k, seen)
-            self._announce(seen)
-        self._selector.finish_batch(k)
-
-    @property
-    def _reads_steps(self) -> bool:
-        """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
-        return self.strategy.needs_predictions and (self.refresh is None or not self._observer.kind)
-
-    def _evaluate(self, epoch: int, loader: DataLoader[Any]) -> None:
-        """Let the strategy learn from predictions of all samples by the present weights."""
-        assert self.refresh is not None
-        session, layout = self._session, self._selector.layout
-        assert layout is not None
-        layout = replace(layout, drop_last=False, epoch_samples=None)
-        plan = EpochPlan(epoch, torch.arange(layout.num_samples), layout)
-        batches = self.refresh.batches(
-            session.trainer, loader, plan, self._selector.seed, lambda: self._observer.knows_evaluation
-        )
-        for k, batch, predicted in batches:
-            module = session.trainer.lightning_module
-            samples, targets = self._observer.observe_evaluation(plan, k, module, predicted, batch)
-            self._selector.check_labels(samples[0])
-            self.strategy.refresh(plan.global_batch(k).to(samples.device), samples, targets)
-
-    def _verify(self, k: int, batch: Any) -> None:
-        """Compare the planned ids of batch ``k`` with its own, where that is due."""
-        if self.strategy.needs_predictions or self.strategy.needs_labels:
-            plan = self._session.plan
-            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
-
-    def _see_dataset(self, labels: DatasetLabels) -> None:
-        """The train dataset is known, with what it shows of its labels."""
-        self._verification.begin(labels)
-        self._observer.expect(self.strategy.num_labels or labels.num_labels)
-
-    def _announce(self, seen: Observation) -> None:
-        if not self._announced:
-            self._announced = True
-            rank_zero_info(self._observer.announcement(self.strategy, seen, self._selector.compact))
-
-    def _own(self, batch: Any) -> Any:
-        """The batch of the loader that is selected from."""
-        return batch if self.loader is None or batch is None else batch[self.loader]
 
     def _check_others(self, trainer: Trainer) -> None:
         """Two of these callbacks must have their own loader and their own strategy."""
@@ -396,35 +307,12 @@ class BatchSelection(Callback):
                 "loaders; give each a strategy of its own."
             )
 
-    def _check_predictions(self) -> None:
-        """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
-        if not self.strategy.needs_predictions or self._selector.plan is None:
-            return
-        kind, epoch = self._observer.kind, self._selector.plan.epoch
-        if self._selector.skipped_batches == len(self._selector.plan):
-            raise SelectionError(
-                f"no step of epoch {epoch} had a loss or returned anything, so there were no predictions; return the "
-                "loss from training_step, or call self.manual_backward(loss)."
-            )
-        fault = self._selector.first_fault()
-        if fault is not None:
-            allowed = "in [0, 1]" if kind == "probs" else "finite"
-            raise SelectionError(
-                f"the predictions of epoch {epoch}, batch {fault[0]}, sample {fault[1]} are not all {allowed}; "
-                "training has diverged or its output is not what it was taken for: lower the learning rate, or say "
-                "where the predictions are with outputs=. What was known before is unharmed."
-            )
-
     def _close(self) -> None:
         """Leave trainer, loader and module as they were found."""
         if self._fit is not None:
             self._fit.close()
             self._fit = None
-        self._observer.detach()
-        self._verification.begin(None)
-        self._scaling.stop()
-        self._sample_weights.forget()
-        self._step = None
+        self._steps.end_fit()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

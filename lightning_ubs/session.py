@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,14 +19,9 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.observe import DatasetLabels, feature_matrix
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.refusals import check_loader, check_same_dataset, process_rank, warn_if_nothing_is_selected
+from lightning_ubs.resuming import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selector import Schedule, Selector
-
-_ONE_BATCH_UNSEEN = (
-    "The checkpoint was taken by a callback that stands before BatchSelection, which had not seen the last batch yet: "
-    "every id stays right, but the predictions of that batch are missing. Put BatchSelection first in callbacks= to "
-    "resume exactly."
-)
 
 
 class FitSession:
@@ -48,7 +43,7 @@ class FitSession:
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
         on_dataset: called with what the dataset shows of its labels.
-        refresh: called with an epoch but the first, and the loader, before anything is measured for that epoch.
+        refresh: called with this, an epoch but the first, and the loader, before anything is measured for that epoch.
     """
 
     def __init__(
@@ -66,7 +61,7 @@ class FitSession:
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
         on_dataset: Callable[[DatasetLabels], None],
-        refresh: Callable[[int, DataLoader[Any]], None] | None = None,
+        refresh: Callable[[FitSession, int, DataLoader[Any]], None] | None = None,
     ) -> None:
         self.owner = owner
         self.trainer = trainer
@@ -128,7 +123,8 @@ class FitSession:
             end = selector.strategy.default_end(self._start, (last or 0) + 1)
         selector.schedule = Schedule(self._start, end)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
-        self._warn_of_batch_size()
+        if self._restored is not None:
+            say_if_batches_differ(self._restored, selector)
         self._begun = True
         self.prepare()
         if self._read_early:
@@ -146,7 +142,7 @@ class FitSession:
         epoch = self.trainer.current_epoch
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
-            self._refresh(epoch, self._loader)
+            self._refresh(self, epoch, self._loader)
         return self.selector.prepare(epoch, self._share)
 
     def start_batch(self, batch: int) -> None:
@@ -158,9 +154,7 @@ class FitSession:
         epoch = self.trainer.current_epoch
         self.selector.resume_at(batch)
         if state is not None:
-            last = int(self.trainer.num_training_batches) - 1
-            if (state["epoch"], state["batch"]) in ((epoch, batch - 1), (epoch - 1, last if batch == 0 else -1)):
-                rank_zero_warn(_ONE_BATCH_UNSEEN, category=UserWarning)
+            say_if_a_batch_is_missing(state, epoch, batch, int(self.trainer.num_training_batches))
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
@@ -284,44 +278,34 @@ class FitSession:
             name = type(strategy).__name__
             labels = shown.matrix(name) if strategy.needs_labels else None
             features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
-            dtype = {} if self.history_dtype == torch.float32 else {"history_dtype": self.history_dtype}
-            strategy.reset(n, labels, features, **dtype)
+            self._reset(n, labels, features)
             self._fresh = self._loaded is None
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)
+
+    def _reset(self, n: int, labels: Tensor | None, features: Tensor | None) -> None:
+        strategy, dtype = self.selector.strategy, self.history_dtype
+        if dtype == torch.float32:
+            strategy.reset(n, labels, features)
+            return
+        try:
+            strategy.reset(n, labels, features, history_dtype=dtype)
+        except TypeError as error:
+            raise SelectionError(
+                f"{type(strategy).__name__}.reset takes no history_dtype, so {dtype} would be ignored; leave "
+                "history_dtype out, or let its reset accept it."
+            ) from error
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        selector = self.selector
-        if state["seed"] != selector.seed:
-            rank_zero_warn(
-                f"The checkpoint was written with seed={state['seed']}; it is kept instead of "
-                f"seed={selector.seed}, so that the run goes on exactly.",
-                category=UserWarning,
-            )
-        if changed := selector.changed_arguments(state):
-            told = ", ".join(f"{name}={here} (checkpoint: {there})" for name, (there, here) in changed.items())
-            rank_zero_warn(
-                f"{type(selector.strategy).__name__} goes on with the arguments of this run where they differ from "
-                f"the checkpoint: {told}.",
-                category=UserWarning,
-            )
-        selector.load_state_dict(state)
+        say_what_differs(state, self.selector)
+        self.selector.load_state_dict(state)
         self._restored = state
         self._fresh = False
-
-    def _warn_of_batch_size(self) -> None:
-        state, layout = self._restored, self.selector.layout
-        if state is not None and layout and state["global_batch_size"] not in (0, layout.global_batch_size):
-            rank_zero_warn(
-                f"The checkpoint was written with {state['global_batch_size']} samples per step over all processes, "
-                f"now there are {layout.global_batch_size}: selection stays valid, but the order of samples differs.",
-                category=UserWarning,
-            )
 
     def _share(self, probabilities: Tensor) -> Tensor:
         if self.trainer.world_size == 1:

@@ -31,6 +31,7 @@ from lightning_ubs import (
     SelectionError,
     SelectionSampler,
 )
+from lightning_ubs.experiment.recorder import Recorder as TraceRecorder
 
 
 class ReadsTheLoader(L.Callback):
@@ -510,6 +511,30 @@ def test_metrics_tell_what_was_trained(options: dict[str, Any], batches: int) ->
     assert len(last) == batches
     share = len({i for ids in last for i in ids}) / N
     assert made.callback_metrics["selection/distinct_share"].item() == pytest.approx(share)
+
+
+@pytest.mark.parametrize("options", [{"limit_train_batches": 2}, {"max_steps": 20}])
+def test_traces_tell_what_was_trained(options: dict[str, Any]) -> None:
+    selection = BatchSelection(warmup_epochs=1)
+    recorder = TraceRecorder(selection, monitor="val_loss", mode="min")
+    module = Tiny()
+    made = trainer(recorder, selection, max_epochs=4, **options)
+    made.fit(module, loader(), loader(shuffle=False))
+    trained = [len(ids) for epoch in module.ids().values() for ids in epoch]
+    assert sum(recorder.curves["samples"]) == sum(trained)
+    selected = [i for epoch, batches in module.ids().items() if epoch >= 1 for ids in batches for i in ids]
+    assert recorder.times_selected.tolist() == [selected.count(i) for i in range(N)]
+
+
+def test_a_strategy_that_takes_no_history_dtype_says_so() -> None:
+    class Own(Random):
+        def reset(self, num_samples: int, labels: Any = None, features: Any = None) -> None:
+            super().reset(num_samples)
+
+    module, watch, _ = fit(BatchSelection(Own()), max_epochs=2)
+    assert module.ids() == watch.plans
+    with pytest.raises(SelectionError, match=r"Own\.reset takes no history_dtype"):
+        fit(BatchSelection(Own(), history_dtype="float16"))
 
 
 @pytest.mark.parametrize("strategy", [Random, Balance, UBS, ActiveBias])

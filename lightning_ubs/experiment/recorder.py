@@ -67,19 +67,13 @@ class Recorder(Callback):
         self._measured = 0
         self._started = self._validation = self._elapsed = 0.0
         self._epoch: int | None = None
-        self._batches = 0
+        self._samples: int | None = None
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._collect(trainer)
-        self._epoch, self._validation, self._batches = trainer.current_epoch, 0.0, 0
+        self._epoch, self._validation = trainer.current_epoch, 0.0
         self._started = time.perf_counter()
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._batches += 1
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -97,6 +91,7 @@ class Recorder(Callback):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._elapsed = time.perf_counter() - self._started - self._validation
+        self._samples = None if self.selection.plan is None else self.selection.trained_ids.numel()
         if self.trace:
             self._watch(trainer)
 
@@ -135,7 +130,7 @@ class Recorder(Callback):
         # A value that validation logged stays there in epochs without validation; it is not theirs.
         fresh = self._epoch in self.validated or not self.monitor.startswith("val")
         self.curves[self.monitor].append(float(logged[self.monitor]) if fresh and self.monitor in logged else None)
-        self.curves["samples"].append(self._samples())
+        self.curves["samples"].append(self._samples)
         for name, key in _LOGGED.items():
             self.curves[name].append(float(logged[key]) if key in logged else None)
         seconds = max(self._elapsed, self.curves["selection_seconds"][-1] or 0.0)
@@ -153,11 +148,6 @@ class Recorder(Callback):
             + (f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step.")
         )
 
-    def _samples(self) -> int | None:
-        """Samples that this epoch trained on, over all processes."""
-        plan = self.selection.plan
-        return None if plan is None else min(plan.ids.numel(), self._batches * plan.layout.global_batch_size)
-
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection
         if epoch in self._kept_epochs(trainer) and selection.correlation is not None:
@@ -165,7 +155,7 @@ class Recorder(Callback):
         if epoch < selection.start_epoch and selection.strategy.warms_up:
             return
         if selection.plan is not None:
-            counts = torch.bincount(selection.plan.ids, minlength=selection.strategy.num_samples)
+            counts = torch.bincount(selection.trained_ids, minlength=selection.strategy.num_samples)
             self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
         uncertainty, fluctuation = selection.uncertainty, _fluctuation(selection)
         if uncertainty is not None and fluctuation is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from resume_tools import PlanCheck, Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
 from torch.distributed.fsdp import fully_shard
@@ -94,7 +95,22 @@ class Nested(Recorder):
         return super().training_step(batch["b"], batch_idx)
 
 
-MODULES = {"sharded": Sharded, "fetches": Fetches, "nested": Nested, "plain": Recorder}
+class Both(Recorder):
+    """Trains on two loaders, each with a selection of its own."""
+
+    def training_step(self, batch, batch_idx):
+        other = self(batch["a"][0])
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(other, batch["a"][1])
+        return {"loss": super().training_step(batch["b"], batch_idx) + loss, "other": other, "own": self(batch["b"][0])}
+
+
+class Tunable(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.lr = 0.05
+
+
+MODULES = {"sharded": Sharded, "fetches": Fetches, "nested": Nested, "both": Both, "tunable": Tunable}
 
 
 def make_train(job: dict[str, Any], world: int) -> Any:
@@ -119,6 +135,8 @@ def make_train(job: dict[str, Any], world: int) -> Any:
     if kind == "sorted":
         return make_loader(data, size, collate_fn=sorting_collate)
     loader = make_loader(data, size, job.get("workers", 0))
+    if kind == "two":
+        return {"a": make_loader(make_data(52, torch.float64), size), "b": loader}
     return {"a": [make_loader(make_data(8), 4)], "b": loader} if kind == "nested" else loader
 
 
@@ -144,12 +162,16 @@ def run(job: dict[str, Any], world: int) -> None:
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     sharded = job.get("sharded", False)
-    module = MODULES["sharded" if sharded else job.get("module", "plain")]().double()
-    selection = make_selection(job.get("name", "UBS"), **job.get("selection", {}))
+    module = MODULES.get("sharded" if sharded else job.get("module"), Recorder)().double()
+    selection = make_selection(job.get("name", "UBS"), job.get("strategy"), **job.get("selection", {}))
     digest = StateDigest(selection)
     callbacks = [] if job.get("without") else [selection, digest, PlanCheck(selection, job.get("key"))]
     callbacks += [Cut(*job["cut"], folder / "cut.ckpt")] if "cut" in job else []
     callbacks += [SaveAtEpochEnd(job["save_epoch"], folder / "end.ckpt")] if "save_epoch" in job else []
+    if job.get("second"):
+        callbacks.append(make_selection("RecencyBias", loader="a", outputs="other"))
+    if job.get("finder"):
+        callbacks.append(LearningRateFinder(num_training_steps=9, update_attr=False))
     reader = ReadsTheLoader(job.get("readers", []))
     strategy = (
         ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, process_group_backend="gloo")

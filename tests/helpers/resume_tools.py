@@ -102,9 +102,9 @@ def make_trainer(folder: Path, callbacks: list[L.Callback], **kwargs: object) ->
     return L.Trainer(callbacks=callbacks, **(options | kwargs))
 
 
-def make_selection(name: str = "UBS", **kwargs: object) -> BatchSelection:
+def make_selection(name: str = "UBS", arguments: dict | None = None, **kwargs: object) -> BatchSelection:
     options = {"warmup_epochs": 2, "seed": 3} | OPTIONS.get(name, {}) | kwargs
-    return BatchSelection(STRATEGIES[name](), **options)
+    return BatchSelection(STRATEGIES[name](**arguments or {}), **options)
 
 
 def weights_of(module: L.LightningModule) -> Tensor:
