@@ -38,19 +38,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["LIGHTNING_UBS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-        shared = sorted(name for name, found in definitions.items() if found[-1].scope == "module")
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared[0]}"))
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    # With several workers, tests that share a module's fixture run on one of them, so that it is made once.
-    if getattr(config.option, "dist", "no") == "load":
-        config.option.dist = "loadgroup"
     for line in NOISE:
         config.addinivalue_line("filterwarnings", line)
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
