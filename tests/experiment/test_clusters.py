@@ -40,7 +40,8 @@ def check(folder: Path) -> None:
     keys = [run.key for run in light_runs(folder, RUNS)]
     assert Counter(record.key for record in store.records()) == Counter(keys)
     assert store.keys() == set(keys)
-    assert RUNS < len(begun(folder)) <= RUNS + 4
+    # How many died with their node depends on the moment; it may have had none just then.
+    assert RUNS <= len(begun(folder)) <= RUNS + 4
     assert {path.name for path in folder.iterdir()} == {"runs.jsonl"}
 
 
