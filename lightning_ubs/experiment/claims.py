@@ -96,9 +96,13 @@ class Claims:
                 shutil.rmtree(self.results / "unfinished" / path.name, ignore_errors=True)
                 path.unlink(missing_ok=True)
                 file.close()
-        for name in ("claims", "logs", "unfinished"):
-            with contextlib.suppress(OSError):
-                (self.results / name).rmdir()
+        # While anyone does a run, its claim keeps the first folder, and its owner may be about to use the others.
+        with contextlib.suppress(OSError):
+            (self.results / "claims").rmdir()
+        if not (self.results / "claims").exists():
+            for name in ("logs", "unfinished"):
+                with contextlib.suppress(OSError):
+                    (self.results / name).rmdir()
 
     def _path(self, key: str) -> Path:
         return self.results / "claims" / key

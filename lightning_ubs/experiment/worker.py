@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from lightning_ubs._files import write_problem
 from lightning_ubs.experiment.claims import Claim, Claims
@@ -120,8 +120,7 @@ def _disk_problem(error: BaseException, folder: Path) -> str | None:
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Send what is printed and logged to a file, which is removed if it stays empty."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
+    with _opened(path) as file:
         handler = logging.StreamHandler(file)
         root = logging.getLogger()
         root.addHandler(handler)
@@ -139,6 +138,14 @@ def _logged(path: Path) -> Iterator[None]:
                 logger.setLevel(level)
     if not path.stat().st_size:
         path.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> IO[str]:
+    """A new file; its folder may be tidied away by another process as soon as it was made."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return open(path, "w", encoding="utf-8")
 
 
 def _prepare(order: Order) -> None:
