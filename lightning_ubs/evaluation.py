@@ -30,8 +30,8 @@ class EvaluationPass:
     **When to use it.** Where predictions of the same sample, made by ever other weights and with dropout on, are too
     noisy a measure, or where ``epoch_size`` is so small that most samples would be judged by old predictions.
 
-    **What it costs.** ``mc_samples`` forward passes over the whole training set per epoch: with one, about a third of
-    the training itself. The seconds are part of ``selection/seconds`` in the log.
+    **What it costs.** ``mc_samples`` forward passes over the whole training set per epoch: with one, by estimate
+    about a third of the training itself. The seconds are part of ``selection/seconds`` in the log.
 
     **Monte-Carlo dropout.** With ``mc_samples`` = k above 1, dropout is on, and each sample is predicted k times. UBS
     then takes the entropy of the mean prediction, and the mean absolute change between successive ones of the k
