@@ -179,7 +179,7 @@ def test_tab_completion_knows_commands_groups_and_keys(
     assert said(capsys)[0].rstrip().endswith("-F hydra_bash_completion lightning-ubs")
     for line, words in (
         ("lightning-ubs co", {"compare"}),
-        ("lightning-ubs train selection=ubs_", {"selection=ubs_b", "selection=ubs_c", "selection=ubs_d"}),
+        ("lightning-ubs train selection=active_", {"selection=active_lc", "selection=active_quantized"}),
         ("lightning-ubs compare model=c", {"model=clif"}),
         ("lightning-ubs compare seed=1 job", {"jobs="}),
         ("lightning-ubs data sh", set()),
@@ -246,6 +246,8 @@ EXPERIMENTS = {
     "convergence": (None, "Validation"),
     "correlation_drift": (None, "drift"),
     "time": (None, "epoch"),
+    "savings": (8, "fewer samples"),
+    "drawing": (6, "Random filled"),
 }
 
 
