@@ -141,7 +141,7 @@ class BatchSelection(Callback):
             strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
-            raise ValueError(f"refresh={refresh!r} is no evaluation pass; use refresh=EvaluationPass() or None.")
+            raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
         if refresh is not None and not strategy.needs_predictions:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."

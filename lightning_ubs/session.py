@@ -114,7 +114,7 @@ class FitSession:
         if self._fresh and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
-                f"The training so far went without BatchSelection: selection joins in epoch {trainer.current_epoch} "
+                f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)

@@ -280,7 +280,7 @@ def test_a_strategy_that_gives_no_probabilities_is_named() -> None:
         def probabilities(self, pressure: float) -> torch.Tensor:
             return super().probabilities(pressure) * float("nan")
 
-    with pytest.raises(SelectionError, match="Broken gave probabilities that are not 42 finite"):
+    with pytest.raises(SelectionError, match="Broken returned probabilities that are not 42 finite"):
         fit(BatchSelection(Broken(), warmup_epochs=1))
 
 

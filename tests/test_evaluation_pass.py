@@ -169,7 +169,7 @@ def test_what_is_no_pass_and_a_pass_that_nobody_reads_are_refused() -> None:
         BatchSelection(refresh="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no use to Random.*leave it out"):
         BatchSelection(Random(), refresh=EvaluationPass())
-    with pytest.raises(ValueError, match="predict=3 is no function"):
+    with pytest.raises(ValueError, match="predict=3 is not a function"):
         EvaluationPass(predict=3)  # type: ignore[arg-type]
 
 

@@ -81,7 +81,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
             return BatchSelection(found, **{"seed": seed} | shared)
     if isinstance(found, BatchSelection):
         return reseeded(found, seed)
-    raise ConfigError(f"selection: {target} gave {type(found).__name__}; let it give a Strategy or a BatchSelection.")
+    raise ConfigError(f"selection: {target} returned {type(found).__name__}; return a Strategy or a BatchSelection.")
 
 
 def build_data(config: Mapping[str, Any], fold: int = 0, seed: int = 0) -> LightningDataModule:
@@ -107,7 +107,7 @@ def build_network(
         features, labels = _sizes(data)
         if features is None or labels is None:
             raise ConfigError(
-                f"model={config['name']} needs data that tell num_features and num_labels; add these two attributes to "
+                f"model={config['name']} needs num_features and num_labels from the data; add these two attributes to "
                 f"{type(data).__name__}, or use a model of your own with _target_."
             )
         with _naming("model", config):
@@ -123,7 +123,7 @@ def build_network(
         }
     found = instantiate("model", config, **known)
     if not isinstance(found, LightningModule):
-        raise ConfigError(f"model: {target} gave {type(found).__name__}; let it give a LightningModule.")
+        raise ConfigError(f"model: {target} returned {type(found).__name__}; return a LightningModule.")
     return found
 
 
@@ -135,7 +135,7 @@ def build_callbacks(config: Mapping[str, Any] | None) -> list[Callback]:
             raise ConfigError(f"callbacks.{name}={part!r} has no _target_; give one: callbacks.{name}._target_=CLASS.")
         callback = instantiate(f"callbacks.{name}", part)
         if not isinstance(callback, Callback):
-            raise ConfigError(f"callbacks.{name}: {part['_target_']} is no Lightning callback; give one that is.")
+            raise ConfigError(f"callbacks.{name}: {part['_target_']} is not a Lightning callback; give one.")
         found.append(callback)
     return found
 

@@ -13,8 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, suggestion
+from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.record import Mode
 from lightning_ubs.functional import window_fluctuation
 from lightning_ubs.functional.correlation import block_rows
@@ -143,10 +144,9 @@ class Recorder(Callback):
         if self.monitor in logged or (self.monitor.startswith("val") and not self.validated):
             return
         known = [name for name in logged if not name.startswith("selection/")]
-        raise ConfigError(
-            f"monitor={self.monitor!r} is not logged by the module; {suggestion(self.monitor, known)}"
-            + (f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step.")
-        )
+        listed = f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step."
+        way_out = did_you_mean(self.monitor, known, listed)
+        raise ConfigError(f"monitor={self.monitor!r} is not logged by the module; {way_out}")
 
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection

@@ -88,7 +88,7 @@ def test_callbacks_are_made_and_what_is_none_is_refused() -> None:
     assert made.patience == 7
     with pytest.raises(ConfigError, match=r"callbacks\.x=3 has no _target_; give one"):
         build_callbacks({"x": 3})
-    with pytest.raises(ConfigError, match=r"callbacks\.x: own_code\.CNN is no Lightning callback"):
+    with pytest.raises(ConfigError, match=r"callbacks\.x: own_code\.CNN is not a Lightning callback"):
         build_callbacks({"x": {"_target_": "own_code.CNN"}})
 
 
@@ -116,11 +116,11 @@ def selection(config: dict[str, Any]) -> BatchSelection:
         (lambda: locate("no_such_module.Thing"), r"^_target_='no_such_module\.Thing' cannot be imported"),
         (lambda: locate("own_code.Nothing"), r"^_target_='own_code\.Nothing' cannot be imported"),
         (lambda: network({"_target_": "own_code.CNN", "depth": 3}), r"^model: own_code\.CNN raised"),
-        (lambda: network({"_target_": "own_code.Unsure"}), r"^model: own_code\.Unsure gave Unsure"),
+        (lambda: network({"_target_": "own_code.Unsure"}), r"^model: own_code\.Unsure returned Unsure"),
         (lambda: network({"name": "mlp"}), r"^model=mlp needs data that tell num_features"),
-        (lambda: selection({"_target_": "own_code.CNN"}), r"^selection: own_code\.CNN gave CNN; let it give a"),
+        (lambda: selection({"_target_": "own_code.CNN"}), r"^selection: own_code\.CNN returned CNN; return a"),
         (lambda: selection({"_target_": "own_code.Unsure", "sharp": 1}), r"no key 'sharp' in selection; did you"),
-        (lambda: build_data({"_target_": "own_code.CNN"}), r"^data: own_code\.CNN gave CNN; let it give a Lightning"),
+        (lambda: build_data({"_target_": "own_code.CNN"}), r"^data: own_code\.CNN returned CNN; return a Lightning"),
         (lambda: expand_grid(grid("model=own_code.CNN", "fold=0")), r"^monitor has no value; say which value"),
         (lambda: expand_grid(grid("selection=own_code.Unsre")), r"^_target_='own_code\.Unsre' cannot be imported"),
     ],
