@@ -25,8 +25,8 @@ FIRST_EPOCHS = 3
 
 _CAUSES = (
     "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds a "
-    "different shard, or a dataset that returns other samples than it was asked for. Let batch k hold the samples it was "
-    "asked for, in that order; or, if only the labels are changed on purpose, pass ids= (a key of the batch, or a "
+    "different shard, or a dataset that returns other samples than it was asked for. Let batch k hold the samples it "
+    "was asked for, in that order; or, if only the labels are changed on purpose, pass ids= (a key of the batch, or a "
     "function (batch) -> ids), or ids=False to train without this check."
 )
 _MIXED = (
