@@ -63,11 +63,6 @@ def test_indexing_counts_from_the_end_and_stops_at_it() -> None:
             plan[outside]
 
 
-def test_distinct_share_counts_samples_once() -> None:
-    plan = EpochPlan(0, torch.tensor([0, 1, 0, 1, 2, 0]), BatchLayout(6, 2))
-    assert plan.distinct_share == 0.5
-
-
 def test_a_generator_depends_on_seed_and_epoch_alone() -> None:
     def draw(seed: int, epoch: int) -> list[int]:
         return torch.randperm(50, generator=epoch_generator(seed, epoch)).tolist()
