@@ -202,7 +202,8 @@ class SelectionSampler(DistributedSampler[int]):
         order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))
         world = _world_size()
         if world > 1:
-            order = order.repeat(2)[: len(self) * world][dist.get_rank() :: world]
+            # The first samples come again where they do not divide evenly, so that no process goes without.
+            order = order[torch.arange(dist.get_rank(), len(self) * world, world) % len(order)]
         return iter(order.tolist())
 
 

@@ -179,7 +179,7 @@ def test_a_plan_that_is_followed_once_comes_before_the_source_and_is_then_forgot
     assert list(sampler) == list(range(6))
 
 
-@pytest.mark.parametrize(("n", "world"), [(10, 2), (10, 3), (7, 4), (1, 2)])
+@pytest.mark.parametrize(("n", "world"), [(10, 2), (10, 3), (7, 4), (1, 2), (1, 4), (2, 5)])
 def test_without_a_callback_each_process_takes_its_share(n: int, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(SelectionSampler(dataset(n), seed=2))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from no_host_wait import forbid_host_wait
 from torch import Tensor
 
 from lightning_ubs import UBS, ActiveBias, InfoBatch, Random, RecencyBias, SelectionError
@@ -343,14 +344,19 @@ def test_another_number_of_labels_is_refused() -> None:
     selector = make()
     train(selector, 0)
     selector.check_labels(torch.rand(2, Q))
-    with pytest.raises(SelectionError, match=r"4 labels, but 3 were remembered"):
-        selector.check_labels(torch.rand(2, Q + 1))
+    for refuse in (
+        lambda: selector.check_labels(torch.rand(2, Q + 1)),
+        lambda: selector.learn(0, Seen(torch.rand(4, Q + 1), torch.ones(4, dtype=torch.bool))),
+    ):
+        with pytest.raises(SelectionError, match=r"4 labels, but 3 were remembered"):
+            refuse()
 
 
 BAD = {
     "too few": torch.full((N - 1,), 1 / N),
     "not a number": torch.full((N,), torch.nan),
     "infinite": torch.full((N,), torch.inf),
+    "one infinite": torch.cat([torch.tensor([torch.inf]), torch.ones(N - 1)]),
     "negative": torch.cat([torch.tensor([-0.5]), torch.ones(N - 1)]),
     "nothing": torch.zeros(N),
 }
@@ -386,9 +392,48 @@ def test_pressure_falls_to_one_at_the_end_of_the_schedule(strategy: Strategy) ->
     assert pressures[1] > pressures[2] > pressures[3] > pressures[4] == pressures[5] == 1.0
 
 
-def test_a_filled_last_batch_is_full() -> None:
-    selector = make(fill_last=True)
+@pytest.mark.parametrize(("options", "last"), [({}, 2), ({"fill_last": True}, 4)])
+def test_only_a_filled_last_batch_of_a_selected_epoch_is_full(options: dict[str, bool], last: int) -> None:
+    selector = make(**options)
     train(selector, 0)
     assert [len(batch) for batch in selector.plan] == [4, 4, 2]
     train(selector, 1)
-    assert [len(batch) for batch in selector.plan] == [4, 4, 4]
+    assert [len(batch) for batch in selector.plan] == [4, 4, last]
+
+
+def test_predictions_on_another_device_are_learnt_there_without_waiting_for_it() -> None:
+    selector = make()
+    plan = selector.prepare(0, alone)
+    for k in range(3):
+        size = len(plan.global_batch(k))
+        with forbid_host_wait():
+            selector.learn(k, Seen(torch.rand(size, Q, device="meta"), torch.ones(size, device="meta").bool()))
+    assert selector.strategy.memory.visits.device.type == "meta"
+
+
+def test_one_sample_is_the_whole_set() -> None:
+    strategy = UBS()
+    strategy.reset(1)
+    selector = Selector(strategy, 0, "batch")
+    selector.lay_out(BatchLayout(1, 4))
+    selector.prepare(0, alone)
+    selector.finish_batch(0)
+    assert selector.metrics(0.0)["distinct_share"] == 1.0
+
+
+def test_a_state_that_does_not_say_when_selection_joined_joined_at_the_start() -> None:
+    state = make().state_dict()
+    del state["joined_epoch"]
+    selector = make()
+    selector.joined_epoch = 5
+    selector.load_state_dict(state)
+    assert selector.joined_epoch == 0
+
+
+def test_only_plain_arguments_of_a_strategy_are_saved() -> None:
+    class Listed(Random):
+        def __init__(self, share: float = 0.5, favourites: tuple[int, ...] = (1, 2), name: str | None = None) -> None:
+            super().__init__()
+            self.share, self.favourites, self.name = share, favourites, name
+
+    assert make(Listed()).state_dict()["arguments"] == {"share": "0.5", "name": "None"}
