@@ -109,8 +109,10 @@ def _application(command: str) -> None:
     """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
     import hydra
 
+    from lightning_ubs.experiment.config import version_base
+
     task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+    hydra.main(config_path="pkg://lightning_ubs.configs", config_name=command, **version_base())(task)()
 
 
 @contextmanager

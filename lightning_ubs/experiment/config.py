@@ -45,8 +45,15 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize_config_module(CONFIG_MODULE, **version_base()):
         return _unresolved(compose("train", list(overrides)))
+
+
+def version_base() -> dict[str, Any]:
+    """Which version's defaults Hydra shall use: 1.3 wants to be told, later ones warn if they are."""
+    import hydra
+
+    return {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
