@@ -8,7 +8,10 @@ from ddp_worker import STATE, run
 from gloo import alone, global_batches, launch, read
 from resume_tools import STRATEGIES, make_selection
 
-from lightning_ubs import UBS, BatchSelection, Strategy
+from lightning_ubs import UBS, BatchSelection, SelectionError, Strategy
+from lightning_ubs.experiment.config import compose_train, resolved, run_key
+from lightning_ubs.experiment.instantiate import build_selection
+from lightning_ubs.memory import check_shard
 from lightning_ubs.state import Shard
 
 SHARDED, REPLICATED = {"memory": "sharded"}, {"memory": "replicated"}
@@ -20,11 +23,14 @@ CASES = {name: {"name": name} for name in STRATEGIES} | {
     "UBS_D": {"strategy": {"correlation": None}},
     "bytes": {"selection": {"history_dtype": "uint8"}},
     "compact": {"selection": {"save_state": "weights"}},
+    "model": {"sharded": True},
 }
+# Three processes run those that differ in what is remembered or drawn.
+OF_THREE = ("UBS", "UBS, evaluated", "UBS, shorter and unbiased", "Active_LC", "bytes", "LossBias")
 MEASURES = {
     "two samples": {"name": "UBS", "samples": 2, "labels": 3, "correlation": "mutual_information"},
     "blocks": {"name": "UBS", "samples": 5003, "labels": 70, "correlation": "mutual_information", "dtype": "bfloat16"},
-    "sparse": {"name": "UBS", "samples": 20_003, "labels": 60, "correlation": "mutual_information", "power": 9},
+    "sparse": {"name": "UBS", "samples": 4003, "labels": 130, "correlation": "mutual_information", "power": 9},
     "no snapshot": {"name": "RecencyBias", "samples": 5003, "labels": 70, "snapshot": 0},
     "moments": {"name": "ActiveBias", "samples": 5003, "labels": 70, "correlation": "mutual_information"},
     "mc": {"name": "UBS", "samples": 3001, "labels": 90, "mc": True},
@@ -76,17 +82,22 @@ def three(first, two, tmp_path_factory):
         "from copied": job({}, SHARDED, **LONG, resume=str(two / "cut, copied" / "cut.ckpt")),
         "to copied": job({}, REPLICATED, **LONG, resume=str(two / "cut" / "cut.ckpt")),
     }
-    return launch(tmp_path_factory.mktemp("three"), 3, both(CASES) | CHECKS | goes_on)
+    return launch(
+        tmp_path_factory.mktemp("three"), 3, both({name: CASES[name] for name in OF_THREE}) | CHECKS | goes_on
+    )
 
 
-@pytest.fixture(params=["two", "three"])
-def processes(request):
-    return request.getfixturevalue(request.param)
+RUNS = [("two", name) for name in CASES] + [("three", name) for name in OF_THREE]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_sharded_processes_select_what_replicated_ones_do_to_the_last_bit(processes, name):
-    sharded, copied = (read(processes / f"{name}, {memory}") for memory in ("sharded", "replicated"))
+@pytest.fixture
+def folder(request, processes):
+    return request.getfixturevalue(processes)
+
+
+@pytest.mark.parametrize(("processes", "name"), RUNS)
+def test_sharded_processes_select_what_replicated_ones_do_to_the_last_bit(folder, name):
+    sharded, copied = (read(folder / f"{name}, {memory}") for memory in ("sharded", "replicated"))
     assert sorted(i for rank in sharded for i in rank["kept"]) == list(range(50))
     assert max(len(rank["kept"]) for rank in sharded) == -(-50 // len(sharded))
     assert global_batches(sharded) == global_batches(copied)
@@ -103,9 +114,9 @@ def test_sharded_processes_select_what_replicated_ones_do_to_the_last_bit(proces
             assert torch.equal(torch.cat(parts), whole["uncertainty"])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_process_zero_saves_the_checkpoint_that_replicated_processes_do(processes, name):
-    (sharded, *_), (copied, *_) = (read(processes / f"{name}, {memory}") for memory in ("sharded", "replicated"))
+@pytest.mark.parametrize(("processes", "name"), RUNS)
+def test_process_zero_saves_the_checkpoint_that_replicated_processes_do(folder, name):
+    (sharded, *_), (copied, *_) = (read(folder / f"{name}, {memory}") for memory in ("sharded", "replicated"))
     assert_equal(sharded["state"], copied["state"])
 
 
@@ -138,6 +149,22 @@ def test_with_one_process_sharded_is_replicated(first, tmp_path):
     assert sharded["seen"] == copied["seen"]
     assert sharded["kept"] == list(range(48))
     assert_equal(sharded["state"], copied["state"])
+
+
+def test_rows_that_were_divided_otherwise_are_not_gone_on_with():
+    strategy = UBS()
+    strategy.reset(6)
+    strategy.shard = Shard(6, 1, 2)
+    check_shard(strategy, Shard(6, 1, 2))
+    with pytest.raises(SelectionError, match=r"kept the samples of range\(3, 6\).*range\(0, 6\).*from a checkpoint"):
+        check_shard(strategy, Shard(6))
+
+
+def test_the_configuration_divides_the_memory_and_the_run_is_the_same():
+    plain, sharded = (resolved(compose_train(["data=yeast", *one])) for one in ([], ["selection.memory=sharded"]))
+    assert build_selection(sharded["selection"], 0).memory == "sharded"
+    assert build_selection(plain["selection"], 0).memory == "replicated"
+    assert run_key(plain) == run_key(sharded)
 
 
 def test_an_unknown_memory_is_refused():
