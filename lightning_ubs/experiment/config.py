@@ -20,7 +20,7 @@ OWN_SELECTION = "lightning_ubs.experiment.selection.batch_selection"
 # What changes neither a number nor a name: where a run happens and what is kept of it.
 _ASIDE: Mapping[str, tuple[str, ...]] = {
     "data": ("data_dir", "num_workers", "max_bytes"),
-    "selection": ("label", "save_state", "device"),
+    "selection": ("label", "save_state", "device", "memory"),
     "trainer": (
         "accelerator", "devices", "enable_progress_bar", "enable_model_summary", "log_every_n_steps",
         "num_sanity_val_steps", "deterministic",

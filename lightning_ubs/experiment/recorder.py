@@ -159,7 +159,7 @@ class Recorder(Callback):
             self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
         uncertainty, fluctuation = selection.uncertainty, _fluctuation(selection)
         if uncertainty is not None and fluctuation is not None:
-            mean = uncertainty.mean(1).cpu()
+            mean = selection.strategy.shard.gather(uncertainty.mean(1).cpu())
             self._uncertainty = self._uncertainty + mean if self._measured else mean
             self._fluctuation = self._fluctuation + fluctuation if self._measured else fluctuation
             self._measured += 1
@@ -180,9 +180,8 @@ def _fluctuation(selection: BatchSelection) -> Tensor | None:
     memory = strategy.memory
     if not isinstance(memory, PredictionHistory):
         return None
-    rows = block_rows(memory.num_labels * memory.window)
     parts = [
-        window_fluctuation(*memory.rows(first, min(first + rows, strategy.num_samples))).mean(1).cpu()
-        for first in range(0, strategy.num_samples, rows)
+        window_fluctuation(*memory.rows(first, last)).mean(1)[own].cpu()
+        for first, last, own in strategy.shard.blocks(block_rows(memory.num_labels * memory.window))
     ]
-    return torch.cat(parts)
+    return strategy.shard.gather(torch.cat(parts))
