@@ -108,7 +108,7 @@ class SelectionViews:
         * ``id``: position in the train dataset.
         * ``weight``, ``probability``: w and P at the start of this epoch.
         * ``times_drawn``, ``last_epoch_drawn``: how often and when last it was trained on, warm-up included.
-        * ``mean_uncertainty``: U at the start of this epoch, the mean over the labels.
+        * ``mean_uncertainty``: ``selection.uncertainty``, the mean over the labels.
         * ``fluctuation``: how much its remembered predictions move from one to the next, the mean over the labels.
         * ``latest_loss``: binary cross-entropy of its latest prediction, the mean over the labels, if these are known.
         * ``labels``: names of its true labels (numbers where there are no names), joined by ``"; "``.

@@ -128,7 +128,8 @@ def test_importing_the_package_imports_no_optional_dependency() -> None:
     code = f"""
 import sys, lightning.pytorch
 before = set(sys.modules)
-import lightning_ubs
+from lightning_ubs import BatchSelection, Recorder, SelectionImages
+Recorder(BatchSelection())
 print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sys.modules, "sklearn" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
