@@ -12,8 +12,8 @@
 * the same self-confidence on predictions of samples that were held out (five folds, plain training): what cleanlab
   recommends, at the price of five trainings.
 
-Prints the precision among the top 5 % and the AUROC over all pairs, mean and standard deviation over the seeds. By chance
-they are 0.05 and 0.5.
+Prints the precision among the top 5 % and the AUROC over all pairs, mean and standard deviation over the seeds. By
+chance they are 0.05 and 0.5.
 """
 
 from __future__ import annotations

@@ -281,9 +281,7 @@ def test_the_data_map_shows_the_frame_and_can_be_limited_to_a_label(
         expected = shown[["fluctuation", "mean_uncertainty"]].to_numpy()
         assert np.asarray(points.get_offsets()) == pytest.approx(expected, abs=1e-6)
         assert points.get_array().tolist() == shown["times_drawn"].tolist()
-    with pytest.raises(
-        SelectionError, match=r"label='see' is not known; use a number from 0 to 2, or sky, sea, sand\."
-    ):
+    with pytest.raises(SelectionError, match=r"label='see' is not known; use .* 0 to 2, or sky, sea, sand\."):
         selection.plot_data_map("see")
 
 
@@ -356,7 +354,7 @@ def test_a_schedule_of_nonsense_is_refused() -> None:
         def probabilities(self, pressure: float) -> Any:
             return torch.ones(3)
 
-    with pytest.raises(SelectionError, match="cannot be foreseen.*override supposing"):
+    with pytest.raises(SelectionError, match=r"cannot be foreseen.*override supposing"):
         BatchSelection(Own()).plot_schedule(5, 10)
 
 

@@ -1,4 +1,4 @@
-"""What reaches the Trainer's loggers: numbers everywhere, pictures where they can be shown. Nothing leaves the machine."""
+"""What reaches the Trainer's loggers: numbers everywhere, pictures where they can be shown; all of it offline."""
 
 from __future__ import annotations
 

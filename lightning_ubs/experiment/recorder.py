@@ -38,10 +38,10 @@ _STATE = (
 
 
 class Recorder(Callback):
-    """Keeps what the figures of the report need, in any Trainer: one value per epoch of each curve, and sums per sample.
+    """Keeps what the figures of the report need, in any Trainer: curves over the epochs, and sums per sample.
 
-    It must stand before ``selection`` in the list. After the training, :meth:`save` adds it to a results folder, of which
-    ``lightning-ubs report FOLDER`` makes a page::
+    It must stand before ``selection`` in the list. After the training, :meth:`save` adds it to a results folder, of
+    which ``lightning-ubs report FOLDER`` makes a page::
 
         selection = BatchSelection(UBS())
         recorder = Recorder(selection, monitor="val_loss", mode="min")
@@ -49,8 +49,8 @@ class Recorder(Callback):
         recorder.save("results/mine", data="photos", model="resnet")
 
     The time of an epoch is that of training and selection; validation and what is done here are left out. What is kept
-    goes into checkpoints. A checkpoint at the end of an epoch is written before that epoch's training loss is known, so
-    a run that goes on from it lacks that one value; one that goes on in mid-epoch takes the uncertainty of the moment for
+    goes into checkpoints, with two gaps: one that is written at the end of an epoch does not know that epoch's training
+    loss and what the selection logs of it; a run that goes on in mid-epoch takes the uncertainty of that moment for
     that of the epoch's start.
 
     Args:
@@ -62,8 +62,8 @@ class Recorder(Callback):
 
     Attributes:
         curves: by name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
-            ``selection_seconds``, ``samples``, ``pressure``, ``effective_sample_size``, ``correlation_drift``; None where
-            there is none.
+            ``selection_seconds``, ``samples``, ``pressure``, ``effective_sample_size`` and ``correlation_drift``; None
+            where there is none.
         validated: by epoch, what validation logged.
         correlations: by epoch, C (q, q).
         times_selected: draws of each sample in selected epochs, (n,).
@@ -84,9 +84,12 @@ class Recorder(Callback):
         self.epochs = epochs
         self.monitor = monitor
         self.mode = mode
-        self.curves: dict[str, list[Any]] = {
-            name: [] for name in ("epoch", monitor, "epoch_seconds", "samples", *_LOGGED)
-        }
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start anew, as if nothing had been trained."""
+        names = ("epoch", self.monitor, "epoch_seconds", "samples", *_LOGGED)
+        self.curves: dict[str, list[Any]] = {name: [] for name in names}
         self.validated: dict[int, dict[str, float]] = {}
         self.correlations: dict[int, Tensor] = {}
         self.times_selected = torch.zeros(0, dtype=torch.int64)
@@ -105,14 +108,17 @@ class Recorder(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            callbacks = callbacks_of(trainer)
-            places = [place for place, one in enumerate(callbacks) if one is self.selection]
-            if not places or places[0] < callbacks.index(self):
-                raise SelectionError(
-                    "Recorder must stand before the selection that it watches, in the same Trainer; use "
-                    "Trainer(callbacks=[recorder, selection])."
-                )
+        if stage != "fit":
+            return
+        callbacks = callbacks_of(trainer)
+        places = [place for place, one in enumerate(callbacks) if one is self.selection]
+        if not places or places[0] < callbacks.index(self):
+            raise SelectionError(
+                "Recorder must stand before the selection that it watches, in the same Trainer; use "
+                "Trainer(callbacks=[recorder, selection])."
+            )
+        if trainer.current_epoch == 0:
+            self._forget()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -155,8 +161,8 @@ class Recorder(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict["monitor"] != self.monitor:
             raise SelectionError(
-                f"the checkpoint's Recorder has monitor={state_dict['monitor']!r}, this one has {self.monitor!r}; use the "
-                "same monitor, or leave the Recorder out."
+                f"the checkpoint's Recorder has monitor={state_dict['monitor']!r}, this one has {self.monitor!r}; use "
+                "the same monitor, or leave the Recorder out."
             )
         for name in _STATE:
             setattr(self, name, state_dict[name])
@@ -214,7 +220,7 @@ class Recorder(Callback):
         if self._epoch is None:
             return
         # After a resume, the trainer knows nothing of the epoch at whose end the checkpoint was written.
-        logged = {**self.validated.get(self._epoch, {}), **trainer.callback_metrics}
+        logged: dict[str, Any] = {**self.validated.get(self._epoch, {}), **trainer.callback_metrics}
         if not self.curves["epoch"] and trainer.callback_metrics:
             self._check_monitor(logged)
         # A value that validation logged stays there in epochs without validation; it is not theirs.

@@ -87,7 +87,7 @@ def test_a_training_of_ones_own_becomes_a_page_of_the_report(tmp_path: Path) -> 
     assert trace["label_names"].tolist() == NAMES
     assert (trace["labels"] == make_data().tensors[1].numpy()).all()
     assert trace["times_selected"].sum() == 4 * 52
-    page = build_report(results, tmp_path / "page")
+    page = build_report(results, tmp_path / "page", formats="html")
     text = Path(page).read_text()
     assert all(word in text for word in ("Data map", "Label correlation at two epochs", "photos", "UBS"))
 
@@ -96,9 +96,7 @@ def test_a_recorder_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
     selection = make_selection()
     recorder = Recorder(selection)
     for callbacks in ([selection, recorder], [recorder, make_selection()]):
-        with pytest.raises(
-            SelectionError, match=r"must stand before the selection .*callbacks=\[recorder, selection\]"
-        ):
+        with pytest.raises(SelectionError, match=r"stand before the selection .*callbacks=\[recorder, selection\]"):
             make_trainer(tmp_path, callbacks).fit(Logs(), make_loader(make_data()))
     with pytest.raises(SelectionError, match=r"no whole epoch yet; save it after Trainer.fit"):
         recorder.save(tmp_path, data="a", model="b")
@@ -110,3 +108,17 @@ def test_a_recorder_with_another_monitor_does_not_take_over_a_checkpoint() -> No
     state = Recorder(make_selection(), monitor="val_loss").state_dict()
     with pytest.raises(SelectionError, match=r"monitor='val_loss', this one has 'val_auc'; use the same monitor"):
         Recorder(make_selection(), monitor="val_auc").load_state_dict(state)
+
+
+def test_a_second_training_is_recorded_anew_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+    selection = make_selection()
+    recorder = Recorder(selection, monitor="val_loss", mode="min")
+    for _ in range(2):
+        trainer, module = make_trainer(tmp_path, [recorder, selection], max_epochs=3), Logs()
+        trainer.fit(module, make_loader(make_data()))
+        assert recorder.curves["epoch"] == [0, 1, 2]
+        assert recorder.times_selected.sum() == 52
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(module, make_loader(make_data()))
+    assert recorder.curves["epoch"] == [0, 1, 2, 3, 4]
+    assert recorder.times_selected.sum() == 3 * 52
