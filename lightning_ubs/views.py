@@ -158,6 +158,13 @@ class SelectionViews:
         passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
         ``label``, ``given``, ``mean_prediction`` and ``score``, the highest score first.
 
+        These predictions come from training passes: the model has learnt the label that it is asked about, and with
+        more epochs it learns the wrong ones as well. With 5 % of all labels flipped at random and an MLP after 30
+        epochs, 46 % of the top 5 % were flipped on yeast and 77 % on enron (AUROC 0.90 and 0.98; by chance 5 % and
+        0.5). On the same predictions the ranking is that of cleanlab's per-class self-confidence, by construction;
+        predictions of held-out samples, at the price of five trainings, found fewer (39 % and 72 %). Random flips are
+        easier to find than the mistakes of people.
+
         Args:
             top: how many pairs, as a number or as a share below 1 of all pairs.
 

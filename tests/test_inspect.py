@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -410,3 +411,12 @@ def test_the_score_is_cleanlabs_self_confidence_of_the_mean_prediction(
     means[place] = frame["mean_prediction"]
     labels = [row.nonzero().flatten().tolist() for row in data().tensors[1]]
     assert 1 - get_label_quality_scores_per_class(labels, means)[place] == pytest.approx(frame["score"], abs=1e-6)
+
+
+def test_the_page_about_looking_inside_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "looking_inside.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, {})
+    made = {"schedule.png", "samples.csv", "data_map.png", "threes.png", "correlation.png", "last.ckpt", "results"}
+    assert made <= {path.name for path in tmp_path.iterdir()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from lightning_ubs.functional.drawing import Replacement, check_replacement
 
-_HALVINGS = 60
+_STEPS = 100
 
 
 def effective_sample_size(probabilities: Tensor) -> float:
@@ -44,22 +46,23 @@ def expected_distinct(probabilities: Tensor, batch_size: int, num_draws: int, re
     if replacement == "full":
         return float(-torch.expm1(num_draws * torch.log1p(-p.clamp(max=1 - 1e-15))).sum())
     whole, rest = divmod(num_draws, batch_size)
-    rate = whole * _arrivals(p, batch_size) + _arrivals(p, rest)
-    return float(-torch.expm1(-rate * p).sum())
+    rate = sum(count * _arrivals(p, size) for count, size in ((whole, batch_size), (1, rest)) if count and size)
+    return float(torch.where(p > 0, -torch.expm1(-rate * p), 0.0).sum())
 
 
 def _arrivals(probabilities: Tensor, batch_size: int) -> float:
-    """The c with Σ 1 - exp(-cP) = b, by halving; drawing one after the other is a race of arrivals with rates P."""
+    """The c with Σ 1 - exp(-cP) = b; drawing one after the other is a race of arrivals with rates P.
+
+    The sum is concave in c and at most c, so Newton's steps from c = b rise to the solution and never pass it.
+    """
     positive = probabilities[probabilities > 0]
-    if batch_size == 0:
-        return 0.0
-    low, high = 0.0, 64 / float(positive.min())
     if batch_size >= len(positive):
-        return high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if float(-torch.expm1(-middle * positive).sum()) < batch_size:
-            low = middle
-        else:
-            high = middle
-    return high
+        return math.inf
+    rate = float(batch_size)
+    for _ in range(_STEPS):
+        absent = torch.exp(-rate * positive)
+        step = (batch_size - len(positive) + float(absent.sum())) / float(positive @ absent)
+        rate += step
+        if step <= 1e-9 * rate:
+            break
+    return rate
