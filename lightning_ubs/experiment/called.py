@@ -90,7 +90,7 @@ def plan_runs(
     runs: dict[str, CalledRun] = {}
     for fold, seed in pairs:
         for label, selection in selections.items():
-            method = _described(label, selection)
+            method = described(label, selection)
             key = digest([shared, {name: method[name] for name in ("selection", "parameters")}, fold, seed])
             identity = names | method | {"fold": fold, "seed": seed, "monitor": monitor, "mode": mode}
             whole = identity | {"key": key, "config_hash": digest([shared, identity])}
@@ -116,7 +116,7 @@ def named_selections(selections: Mapping[str, Selection] | Sequence[Selection]) 
     return {**(baseline or {"Random": Random()}), **selections}
 
 
-def _described(label: str, selection: Selection) -> dict[str, Any]:
+def described(label: str, selection: Selection) -> dict[str, Any]:
     """How a record tells this method: a key of this package's table or the class, its settings, its name."""
     strategy = _strategy(selection)
     row = next((row for row in METHODS if type(strategy) is row.strategy), None)

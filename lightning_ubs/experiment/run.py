@@ -110,7 +110,7 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
         metrics=metrics,
         best_epoch=recorder.best_epoch,
         max_epochs=trainer.max_epochs,
-        first_selected_epoch=_first_selected(selection),
+        first_selected_epoch=first_selected(selection),
         curves=recorder.curves,
         seconds=time.perf_counter() - clock,
         shape=_shape(trainer, selection, data),
@@ -186,7 +186,8 @@ def _measured(
     return {name: value for name, value in found.items() if name not in _NO_METRICS}
 
 
-def _first_selected(selection: BatchSelection) -> int | None:
+def first_selected(selection: BatchSelection) -> int | None:
+    """The first epoch whose batches a method chooses; None for Random, which never does."""
     if isinstance(selection.strategy, Random):
         return None
     return selection.start_epoch if selection.strategy.warms_up else 0
