@@ -1,4 +1,4 @@
-"""Two processes: each batch is divided between them, and both select exactly what one process with twice the batch would.
+"""Two processes share each batch, and select exactly what one process with twice the batch size would.
 
 Run it with ``python examples/two_processes.py [--fast]``; Lightning starts the second process by itself. It needs
 ``pip install 'lightning-ubs[experiments]'`` and no GPU.
