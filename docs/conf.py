@@ -1,5 +1,6 @@
 """How Sphinx builds the site: ``python -m sphinx -W -b html docs docs/_build/html``."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,7 +23,14 @@ copyright = "the lightning-ubs contributors"
 author = "The lightning-ubs contributors"
 version = release = lightning_ubs.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "mathml", "raised_messages"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "mathml",
+    "raised_messages",
+]
 exclude_patterns = ["_build"]
 templates_path: list[str] = []
 
@@ -40,6 +48,8 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 default_role = "py:obj"
 
+smartquotes = False  # messages and code are shown as they are
+
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_title = f"lightning-ubs {release}"
@@ -49,3 +59,13 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#5b3fd6", "color-brand-content": "#5b3fd6"},
     "dark_css_variables": {"color-brand-primary": "#b3a4ff", "color-brand-content": "#b3a4ff"},
 }
+
+
+def one_letter_is_no_list(app, what, name, obj, options, lines):
+    """``num_samples: n.`` in a docstring is a sentence, not the first item of a numbered list."""
+    lines[:] = [re.sub(r"^(\s+\w+: [a-zA-Z])\.$", r"\1\\.", line) for line in lines]
+
+
+def setup(app):
+    """Called by Sphinx; before napoleon (500) reads the docstrings."""
+    app.connect("autodoc-process-docstring", one_letter_is_no_list, priority=400)
