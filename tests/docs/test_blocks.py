@@ -9,7 +9,8 @@ The blocks of a page run one after the other, in an empty folder that has a copy
 
 HTML comments on the lines before a block say what differs here:
 
-* ``<!-- test: with KEY=VALUE ... -->`` adds arguments to commands that have such a key, or, with a dash, to all of them;
+* ``<!-- test: train KEY=VALUE ... -->`` gives ``lightning-ubs train`` these arguments, in the place of those that it has; so do
+  ``compare``, ``report`` and ``data``, and ``python`` for programs;
 * ``<!-- test: replace A => B -->`` changes a text in the block;
 * ``<!-- test: skip REASON -->`` leaves it out, and says why.
 """
@@ -45,7 +46,7 @@ BLOCK = re.compile(
 )
 # Commands that the tests or the site run elsewhere, or that change the environment.
 ELSEWHERE = re.compile(
-    r"^(python3 -m venv|pip install|\S*/pip install|\S*/pre-commit|\S*/pytest|\S*/ruff|\S*/python -m sphinx|bash \.ci/|eval )"
+    r"^(python3 -m venv|(\S*/)?pip install|\S*/(pre-commit|pytest|ruff|mypy)|\S*/python -m sphinx|bash \.ci/)"
 )
 
 
@@ -112,7 +113,7 @@ def test_every_block_of_the_page_runs(page: Path, monkeypatch: pytest.MonkeyPatc
             assert yaml.safe_load(code), f"{page.name}: an empty configuration"
         elif block.language == "bash":
             for command in commands(code):
-                run(command, " ".join(block.noted("with")).split(), monkeypatch)
+                run(command, block, monkeypatch)
 
 
 def commands(code: str) -> Iterator[list[str]]:
@@ -123,22 +124,21 @@ def commands(code: str) -> Iterator[list[str]]:
                 yield [word for word in shlex.split(one, comments=True) if not re.match(r"[A-Z_]+=", word)]
 
 
-def run(command: list[str], changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def run(command: list[str], block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *arguments = command
     if program.endswith("lightning-ubs"):
-        assert main(changed(arguments, changes)) == 0, command
+        assert main(changed(arguments, block.noted(arguments[0]))) == 0, command
     else:
         assert program == "python", f"{command}: no test knows how to run this; add a note to the block"
-        monkeypatch.setattr(sys, "argv", changed(arguments, changes))
+        monkeypatch.setattr(sys, "argv", changed(arguments, block.noted("python")))
         with contextlib.suppress(SystemExit):
             runpy.run_path(arguments[0], run_name="__main__")
 
 
-def changed(arguments: list[str], changes: list[str]) -> list[str]:
-    """The arguments with those of ``changes`` in the place of theirs."""
-    given = {argument.partition("=")[0]: argument for argument in changes}
-    kept = [given.pop(argument.partition("=")[0], argument) for argument in arguments]
-    return [*kept, *given.values()] if arguments[0] not in ("report", "data") else kept
+def changed(arguments: list[str], notes: list[str]) -> list[str]:
+    """The arguments with those of the notes in the place of theirs."""
+    given = {change.partition("=")[0]: change for note in notes for change in note.split()}
+    return [*(given.pop(argument.partition("=")[0], argument) for argument in arguments), *given.values()]
 
 
 def test_what_is_not_run_says_why() -> None:
