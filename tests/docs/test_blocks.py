@@ -9,8 +9,8 @@ The blocks of a page run one after the other, in an empty folder that has a copy
 
 HTML comments on the lines before a block say what differs here:
 
-* ``<!-- test: train KEY=VALUE ... -->`` gives ``lightning-ubs train`` these arguments, in the place of those that it has; so do
-  ``compare``, ``report`` and ``data``, and ``python`` for programs;
+* ``<!-- test: train KEY=VALUE ... -->`` gives ``lightning-ubs train`` these arguments, in the place of those it has;
+  ``compare``, ``report``, ``data`` do likewise, and ``python`` for programs;
 * ``<!-- test: replace A => B -->`` changes a text in the block;
 * ``<!-- test: skip REASON -->`` leaves it out, and says why.
 """
