@@ -19,6 +19,7 @@ from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_siz
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.memory import Memory, chosen_memory
 from lightning_ubs.observe import Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.refusals import check_trainer
 from lightning_ubs.sampling import EpochPlan
@@ -78,6 +79,8 @@ class BatchSelection(Callback):
             exponent of the weights rise from 0 to 1 over the selected epochs: in a prototype, what selection cost on
             tmc2007-500 fell from 0.0015 to 0.0005 Macro-AUC, and elsewhere most of its gain was lost. Needs
             ``replacement="systematic"`` or ``"full"``. By default what the strategy brings, else False.
+        memory: with several processes, ``"replicated"`` keeps what is remembered of each sample and label on every
+            process, ``"sharded"`` divides it among them; the same samples are selected.
         refresh: an :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.
 
@@ -107,6 +110,7 @@ class BatchSelection(Callback):
         epoch_size: float | int | None = None,
         fill_last: bool = False,
         unbiased: Unbiased | None = None,
+        memory: Memory = "replicated",
         refresh: EvaluationPass | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
@@ -115,6 +119,7 @@ class BatchSelection(Callback):
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
         check_choice("save_state", save_state, ("full", "weights"))
+        self.memory = chosen_memory(memory, strategy)
         self.strategy = strategy
         self.warmup_epochs = int(warmup_epochs)
         self.seed = int(seed)
@@ -141,7 +146,7 @@ class BatchSelection(Callback):
             strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
-            raise ValueError(f"refresh={refresh!r} is no evaluation pass; use refresh=EvaluationPass() or None.")
+            raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
         if refresh is not None and not strategy.needs_predictions:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
@@ -160,6 +165,8 @@ class BatchSelection(Callback):
     def uncertainty(self) -> Tensor | None:
         """U, (n, q) float32, at the start of this epoch; None in the first.
 
+        With ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
+
         It is computed from the predictions known now where it was not kept: after a resume in mid-epoch, or where it
         takes more than 256 MiB.
         """
@@ -167,6 +174,11 @@ class BatchSelection(Callback):
         if measured.uncertainty is None and measured.weights is not None:
             return self.strategy.current_uncertainty()
         return measured.uncertainty
+
+    @property
+    def kept_ids(self) -> range:
+        """Ids of the samples whose predictions this process remembers: all, unless ``memory="sharded"``."""
+        return self.strategy.shard.ids
 
     @property
     def correlation(self) -> Tensor | None:
@@ -232,6 +244,7 @@ class BatchSelection(Callback):
             features=self.features,
             history_dtype=self.history_dtype,
             epoch_size=self.epoch_size,
+            memory=self.memory,
             on_dataset=self._steps.see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )

@@ -79,7 +79,7 @@ class Selector:
         return self._epochs.seed
 
     def forget(self) -> None:
-        """Start anew, as if nothing had been trained."""
+        """Start from scratch, as if nothing had been trained."""
         self.layout: BatchLayout | None = None
         self.schedule = Schedule(0, 0)
         self.joined_epoch = 0
@@ -189,7 +189,7 @@ class Selector:
         return {name: value for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and scalars from which selection goes on exactly (or, if compact, validly)."""
+        """Tensors and scalars from which selection resumes exactly (or, if compact, validly)."""
         strategy = self.strategy.compact_state_dict() if self.compact else self.strategy.state_dict()
         state = {
             "version": STATE_VERSION,
@@ -241,7 +241,7 @@ class Selector:
         if known not in (None, labels):
             raise SelectionError(
                 f"predictions have {labels} labels, but {known} were remembered so far (from a checkpoint, or earlier "
-                "in this run); keep the number of labels, or train anew."
+                "in this run); keep the number of labels, or train from scratch."
             )
 
     def _measure(self, epoch: int, share: Share) -> None:
@@ -266,7 +266,7 @@ class Selector:
         )
         if not valid:
             raise SelectionError(
-                f"{type(self.strategy).__name__} gave probabilities that are not {self._layout.num_samples} finite "
+                f"{type(self.strategy).__name__} returned probabilities that are not {self._layout.num_samples} finite "
                 "numbers of at least 0 with a positive sum; check what its update was given."
             )
         return probabilities
@@ -282,16 +282,16 @@ def _check_state(state: dict[str, Any], strategy: Strategy) -> None:
     if state.get("version") != STATE_VERSION:
         raise SelectionError(
             f"the checkpoint's selection state has version {state.get('version')}, this release reads {STATE_VERSION}; "
-            "resume with the release that wrote it, or train anew."
+            "resume with the release that wrote it, or train from scratch."
         )
     name = type(strategy).__name__
     if state["strategy"] != name:
         raise SelectionError(
             f"the checkpoint was written with the strategy {state['strategy']}, but this run uses {name}; resume with "
-            "the same strategy, or train anew."
+            "the same strategy, or train from scratch."
         )
     if state["num_samples"] not in (0, strategy.num_samples):
         raise SelectionError(
             f"the checkpoint was written for {state['num_samples']} training samples, but this run has "
-            f"{strategy.num_samples}; resume on the same dataset, or train anew."
+            f"{strategy.num_samples}; resume on the same dataset, or train from scratch."
         )

@@ -16,12 +16,14 @@ from lightning_ubs import _lightning
 from lightning_ubs._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.collectives import broadcast_from_rank_zero
 from lightning_ubs.errors import SelectionError
+from lightning_ubs.memory import Memory, check_shard, shard_of
 from lightning_ubs.observe import DatasetLabels, feature_matrix
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.refusals import check_loader, check_same_dataset, process_rank, warn_if_nothing_is_selected
 from lightning_ubs.resuming import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
 from lightning_ubs.sampling import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selector import Schedule, Selector
+from lightning_ubs.state import Shard
 
 
 class FitSession:
@@ -42,6 +44,7 @@ class FitSession:
         features: the feature matrix, where it is given.
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
+        memory: whether processes divide what is remembered among them.
         on_dataset: called with what the dataset shows of its labels.
         refresh: called with this, an epoch but the first, and the loader, before anything is measured for that epoch.
     """
@@ -60,6 +63,7 @@ class FitSession:
         features: Any,
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
+        memory: Memory,
         on_dataset: Callable[[DatasetLabels], None],
         refresh: Callable[[FitSession, int, DataLoader[Any]], None] | None = None,
     ) -> None:
@@ -73,6 +77,7 @@ class FitSession:
         self.labels, self.features = labels, features
         self.history_dtype = history_dtype
         self.epoch_size = epoch_size
+        self.memory = memory
         self._on_dataset = on_dataset
         self._refresh = refresh
         self.dataset: Any = None
@@ -114,7 +119,7 @@ class FitSession:
         if self._fresh and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
-                f"The training so far went without BatchSelection: selection joins in epoch {trainer.current_epoch} "
+                f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
@@ -228,7 +233,8 @@ class FitSession:
                 "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
             )
         if self.dataset is None:
-            self._prepare_strategy(dataloader, layout.num_samples)
+            shard = shard_of(self.memory, layout, trainer.strategy.root_device)
+            self._prepare_strategy(dataloader, shard)
         elif layout.num_samples != selector.strategy.num_samples:
             raise SelectionError(
                 f"the train dataset changed from {selector.strategy.num_samples} to {layout.num_samples} samples "
@@ -268,9 +274,9 @@ class FitSession:
             self._sampler.release()
             self._sampler = None
 
-    def _prepare_strategy(self, dataloader: DataLoader[Any], n: int) -> None:
+    def _prepare_strategy(self, dataloader: DataLoader[Any], shard: Shard) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""
-        strategy, dataset = self.selector.strategy, dataloader.dataset
+        strategy, dataset, n = self.selector.strategy, dataloader.dataset, shard.num_samples
         shown = DatasetLabels(self.labels, dataset)
         if self.trainer.world_size > 1:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
@@ -279,7 +285,9 @@ class FitSession:
             labels = shown.matrix(name) if strategy.needs_labels else None
             features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
             self._reset(n, labels, features)
+            strategy.shard = shard
             self._fresh = self._loaded is None
+        check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)

@@ -35,7 +35,7 @@ OPTIONAL = (
 # What each part of the core may import, besides the standard library and itself.
 ALLOWED = {
     "functional": {"torch", "numpy"},
-    "state": {"torch", "lightning_ubs.errors", "lightning_ubs.functional"},
+    "state": {"torch", "lightning_ubs.collectives", "lightning_ubs.errors", "lightning_ubs.functional"},
     "strategies": {
         "torch",
         "lightning_ubs._arguments",
@@ -58,6 +58,7 @@ ALLOWED = {
     },
     "_arguments.py": {"torch"},
     "_checks.py": set(),
+    "collectives.py": {"torch"},
     "errors.py": set(),
 }
 

@@ -191,7 +191,7 @@ def _make_module(module: Any, data: LightningDataModule) -> LightningModule:
     except Exception as error:
         raise ConfigError(f"module raised {type(error).__name__}: {' '.join(str(error).split())}") from error
     if not isinstance(found, LightningModule):
-        raise ConfigError(f"module gave {type(found).__name__}; let it give a LightningModule.")
+        raise ConfigError(f"module returned {type(found).__name__}; return a LightningModule.")
     return found
 
 

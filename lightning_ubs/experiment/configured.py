@@ -27,7 +27,7 @@ from lightning_ubs.experiment.run import TrainingRun
 from lightning_ubs.experiment.selection import settings_of
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
-_ASIDE = ("seed", "history_dtype", "device", "save_state", "log_metrics", "loader")
+_ASIDE = ("seed", "history_dtype", "device", "memory", "save_state", "log_metrics", "loader")
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,11 @@ class SelectionImages(Callback):
             title = f"Label correlation C, epoch {epoch}"
             figures["label_correlation"] = plot_correlation(selection.correlation, self.label_names, title=title)
         if selection.uncertainty is not None and selection.probabilities is not None:
+            kept, n = selection.kept_ids, len(selection.probabilities)
             figures["data_map"] = plot_data_map(
                 selection.uncertainty.mean(1),
                 selection.uncertainty.std(1, correction=0),
-                selection.probabilities * len(selection.probabilities),
+                selection.probabilities[kept.start : kept.stop] * n,
                 title=f"Data map, epoch {epoch}",
                 fluctuation_label="Spread of uncertainty over labels",
                 selected_label="Probability, as a multiple of 1/n",

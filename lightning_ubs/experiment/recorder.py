@@ -13,8 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, suggestion
+from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.record import Mode
 from lightning_ubs.functional import window_fluctuation
 from lightning_ubs.functional.correlation import block_rows
@@ -143,10 +144,9 @@ class Recorder(Callback):
         if self.monitor in logged or (self.monitor.startswith("val") and not self.validated):
             return
         known = [name for name in logged if not name.startswith("selection/")]
-        raise ConfigError(
-            f"monitor={self.monitor!r} is not logged by the module; {suggestion(self.monitor, known)}"
-            + (f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step.")
-        )
+        listed = f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step."
+        way_out = did_you_mean(self.monitor, known, listed)
+        raise ConfigError(f"monitor={self.monitor!r} is not logged by the module; {way_out}")
 
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection
@@ -159,7 +159,7 @@ class Recorder(Callback):
             self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
         uncertainty, fluctuation = selection.uncertainty, _fluctuation(selection)
         if uncertainty is not None and fluctuation is not None:
-            mean = uncertainty.mean(1).cpu()
+            mean = selection.strategy.shard.gather(uncertainty.mean(1).cpu())
             self._uncertainty = self._uncertainty + mean if self._measured else mean
             self._fluctuation = self._fluctuation + fluctuation if self._measured else fluctuation
             self._measured += 1
@@ -180,9 +180,8 @@ def _fluctuation(selection: BatchSelection) -> Tensor | None:
     memory = strategy.memory
     if not isinstance(memory, PredictionHistory):
         return None
-    rows = block_rows(memory.num_labels * memory.window)
     parts = [
-        window_fluctuation(*memory.rows(first, min(first + rows, strategy.num_samples))).mean(1).cpu()
-        for first in range(0, strategy.num_samples, rows)
+        window_fluctuation(*memory.rows(first, last)).mean(1)[own].cpu()
+        for first, last, own in strategy.shard.blocks(block_rows(memory.num_labels * memory.window))
     ]
-    return torch.cat(parts)
+    return strategy.shard.gather(torch.cat(parts))

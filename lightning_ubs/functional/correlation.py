@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_ubs.functional.counting import Chunks, PairCounts, count_pairs
+from lightning_ubs.functional.counting import Chunks, PairCounts, Total, as_they_are, count_pairs
 
 # A pass over all samples goes in blocks of about this many cells, which stay in a processor's cache, but of no fewer
 # rows than a matrix product needs to be fast.
@@ -48,7 +48,13 @@ def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float 
 
 
 def correlation_of_chunks(
-    chunks: Chunks, num_samples: int, num_labels: int, bins: int = 5, log_base: float = math.e, memory: int = MEMORY
+    chunks: Chunks,
+    num_samples: int,
+    num_labels: int,
+    bins: int = 5,
+    log_base: float = math.e,
+    memory: int = MEMORY,
+    total: Total = as_they_are,
 ) -> Tensor:
     """:func:`uncertainty_correlation` of a U that comes in chunks of rows.
 
@@ -63,6 +69,7 @@ def correlation_of_chunks(
         bins: number of bins (τ).
         log_base: base of the logarithm.
         memory: bytes to use beside C and the chunks.
+        total: adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
 
     Returns:
         C, (q, q) float64.
@@ -71,7 +78,7 @@ def correlation_of_chunks(
         raise ValueError("label correlation needs at least one sample, got an empty uncertainty matrix; train first.")
     logarithm = _XLogX(num_samples)
     result: Tensor | None = None
-    for pair in count_pairs(chunks, num_samples, num_labels, bins, memory):
+    for pair in count_pairs(chunks, num_samples, num_labels, bins, memory, total):
         if result is None:
             result = torch.empty(num_labels, num_labels, dtype=torch.float64, device=pair.joint.device)
         information = _mutual_information(pair, num_samples, logarithm) / math.log(log_base)

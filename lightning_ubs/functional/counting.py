@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 Chunks = Callable[[], Iterable[Tensor]]
+Total = Callable[[Tensor], Tensor]
 
 # Labels in a block: few enough that little of the symmetric other half is counted, enough for a fast product.
 _BLOCK_LABELS = 64
@@ -43,7 +44,14 @@ class PairCounts:
     column_margin: Tensor
 
 
-def count_pairs(chunks: Chunks, num_samples: int, num_labels: int, bins: int, memory: int) -> Iterator[PairCounts]:
+def as_they_are(counts: Tensor) -> Tensor:
+    """The counts of one process that has all samples."""
+    return counts
+
+
+def count_pairs(
+    chunks: Chunks, num_samples: int, num_labels: int, bins: int, memory: int, total: Total = as_they_are
+) -> Iterator[PairCounts]:
     """Counts of all pairs of blocks of labels, the second block not before the first.
 
     Args:
@@ -52,9 +60,11 @@ def count_pairs(chunks: Chunks, num_samples: int, num_labels: int, bins: int, me
         num_labels: q.
         bins: number of bins (τ).
         memory: bytes that counting may use; what it bounds is the number of labels counted in one pass.
+        total: adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
     """
+    exact = torch.float64 if num_samples > _EXACT_SINGLE else torch.float32
     blocks, panels = _panels(num_labels, bins - 1, memory // 4)
-    binned = _BinnedRows(chunks, bins)
+    binned = _BinnedRows(chunks, bins, total)
     if len(panels) > 1:
         binned.keep_if_below(memory // 2, num_samples * num_labels)
     counts: type[_Counts] = _DenseCounts
@@ -66,14 +76,14 @@ def count_pairs(chunks: Chunks, num_samples: int, num_labels: int, bins: int, me
         counted = counts(blocks, panel, bins - 1)
         for slots in binned:
             counted.add(slots)
-        yield from counted.pairs(margin)
+        yield from counted.pairs(margin, lambda counts: total(counts.to(exact)))
 
 
 class _BinnedRows:
     """Chunks of U as bins."""
 
-    def __init__(self, chunks: Chunks, bins: int) -> None:
-        self._chunks, self._bins = chunks, bins
+    def __init__(self, chunks: Chunks, bins: int, total: Total) -> None:
+        self._chunks, self._bins, self._total = chunks, bins, total
         self._kept: list[Tensor] | None = None
         self._left_out: Tensor | None = None
         self._sample = torch.empty(0)
@@ -89,8 +99,8 @@ class _BinnedRows:
         sample = next(iter(self))
         if sample.device.type != "cpu":
             return False
-        self._sample = self._counts(sample)
-        return float(self._sample.max(0).values.sum()) > (1 - _SPARSE_SHARE) * sample.numel()
+        self._sample = self._total(self._counts(sample))
+        return float(self._sample.max(0).values.sum()) > (1 - _SPARSE_SHARE) * float(self._sample.sum())
 
     def leave_out_most_frequent(self) -> None:
         """Number bins from each label's most frequent one on, so that it is the one left out."""
@@ -98,7 +108,7 @@ class _BinnedRows:
 
     def margin(self) -> Tensor:
         """How often each bin but the one left out occurs, (bins - 1, q)."""
-        return torch.stack([self._counts(chunk) for chunk in self]).sum(0)[1:]
+        return self._total(torch.stack([self._counts(chunk) for chunk in self]).sum(0)[1:])
 
     def __iter__(self) -> Iterator[Tensor]:
         """Bins as (rows, q) float32, in chunks; bin 0 is left out."""
@@ -154,17 +164,17 @@ class _Counts(ABC):
         if not self.recent:
             own = [self.columns(i) for i in self.panel]
             self.recent = [torch.zeros(c.stop - c.start, self.width - c.start, device=slots.device) for c in own]
-        for part in torch.split(slots, self.rows):
+        for part in torch.split(slots, self.rows) if len(slots) else ():
             if self.since + len(part) > _EXACT_SINGLE:
                 self._carry()
             self.count(part)
             self.since += len(part)
 
-    def pairs(self, margin: Tensor | None) -> Iterator[PairCounts]:
-        """What was counted; without a ``margin``, the diagonals of all blocks hold it."""
+    def pairs(self, margin: Tensor | None, total: Total) -> Iterator[PairCounts]:
+        """What was counted by all processes; without a ``margin``, the diagonals of all blocks hold it."""
         if self.total is not None:
             self._carry()
-        counted = self.recent if self.total is None else self.total
+        counted = [total(block) for block in (self.recent if self.total is None else self.total)]
         if margin is None:
             # A bin always occurs together with itself.
             margin = torch.cat([block.diagonal().view(self.k, -1) for block in counted], dim=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs.state.rows import host_copy, spare_row_zeros
+from lightning_ubs.state.rows import spare_row_zeros
+from lightning_ubs.state.sharding import Shard
 
 
 class PredictionHistory:
@@ -24,6 +25,7 @@ class PredictionHistory:
         window: T.
         dtype: how predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
         device: where they are kept.
+        shard: whose predictions are kept here; those of all samples by default.
 
     >>> history = PredictionHistory(num_samples=2, num_labels=1, window=2)
     >>> for p in (0.1, 0.2, 0.3):
@@ -40,17 +42,20 @@ class PredictionHistory:
         window: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        shard: Shard | None = None,
     ) -> None:
         self.num_labels = num_labels
         self.depth = self.window = window
-        self.values = spare_row_zeros(num_samples, window, num_labels, dtype=dtype, device=device)
-        self.visits = spare_row_zeros(num_samples, dtype=torch.int64, device=device)
+        self.shard = Shard(num_samples) if shard is None else shard
+        self.values = spare_row_zeros(len(self.shard), window, num_labels, dtype=dtype, device=device)
+        self.visits = spare_row_zeros(len(self.shard), dtype=torch.int64, device=device)
 
     def push(self, ids: Tensor, probs: Tensor) -> None:
         """Store predictions (b, q) of the samples ``ids`` (b,), which are distinct but for the spare row."""
-        visits = self.visits[ids]
-        self.values[ids, visits % self.window] = _encoded(probs, self.values.dtype)
-        self.visits[ids] = visits + 1
+        rows = self.shard.rows(ids)
+        visits = self.visits[rows]
+        self.values[rows, visits % self.window] = _encoded(probs, self.values.dtype)
+        self.visits[rows] = visits + 1
 
     def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Windows of samples first .. last-1 as (rows, T, q) float32, oldest first, and how many are valid."""
@@ -58,9 +63,10 @@ class PredictionHistory:
 
     def rows_of(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Windows of the samples ``ids`` as (b, T, q) float32, oldest first, and how many are valid."""
-        visits = self.visits[ids]
+        rows = self.shard.rows(ids)
+        visits = self.visits[rows]
         order = (visits.unsqueeze(1) + torch.arange(self.window, device=visits.device)) % self.window
-        slots = order + self.window * ids.unsqueeze(1)
+        slots = order + self.window * rows.unsqueeze(1)
         window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 
@@ -69,12 +75,13 @@ class PredictionHistory:
         self.values, self.visits = self.values.to(device), self.visits.to(device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the buffer on the CPU, without its spare row."""
-        return {"history": host_copy(self.values), "visits": host_copy(self.visits)}
+        """A copy of the whole buffer on the CPU, without its spare row."""
+        return {"history": self.shard.collect(self.values), "visits": self.shard.collect(self.visits)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy what :meth:`state_dict` gave, also from another window: the latest predictions that fit are kept."""
-        history, visits = state["history"].to(self.values.device), state["visits"].to(self.visits)
+        history = self.shard.own(state["history"]).to(self.values.device)
+        visits = self.shard.own(state["visits"]).to(self.visits)
         window = history.shape[1]
         if window != self.window:
             kept, rows = min(window, self.window), torch.arange(len(visits), device=visits.device).unsqueeze(1)

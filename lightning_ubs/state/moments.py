@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs.state.rows import host_copy, spare_row_zeros
+from lightning_ubs.state.rows import spare_row_zeros
+from lightning_ubs.state.sharding import Shard
 
 
 class RunningMoments:
@@ -18,6 +19,7 @@ class RunningMoments:
         num_labels: q.
         ddof: 1 for the sample variance, 0 for the population's.
         device: where the moments are kept.
+        shard: whose moments are kept here; those of all samples by default.
 
     >>> moments = RunningMoments(num_samples=1, num_labels=1)
     >>> for p in (0.2, 0.8, 0.5):
@@ -29,27 +31,37 @@ class RunningMoments:
 
     depth = 1
 
-    def __init__(self, num_samples: int, num_labels: int, ddof: int = 1, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        num_samples: int,
+        num_labels: int,
+        ddof: int = 1,
+        device: torch.device | str = "cpu",
+        shard: Shard | None = None,
+    ) -> None:
         self.num_labels = num_labels
         self.ddof = ddof
-        self.visits = spare_row_zeros(num_samples, dtype=torch.int64, device=device)
-        self.mean = spare_row_zeros(num_samples, num_labels, device=device)
-        self.squares = spare_row_zeros(num_samples, num_labels, device=device)
+        self.shard = Shard(num_samples) if shard is None else shard
+        self.visits = spare_row_zeros(len(self.shard), dtype=torch.int64, device=device)
+        self.mean = spare_row_zeros(len(self.shard), num_labels, device=device)
+        self.squares = spare_row_zeros(len(self.shard), num_labels, device=device)
 
     def push(self, ids: Tensor, probs: Tensor) -> None:
         """Add predictions (b, q) of the samples ``ids`` (b,), which are distinct but for the spare row."""
-        visits = self.visits[ids] + 1
-        mean = self.mean[ids]
+        rows = self.shard.rows(ids)
+        visits = self.visits[rows] + 1
+        mean = self.mean[rows]
         deviation = probs - mean
         mean = mean + deviation / visits.unsqueeze(1)
-        self.squares[ids] = self.squares[ids] + deviation * (probs - mean)
-        self.mean[ids] = mean
-        self.visits[ids] = visits
+        self.squares[rows] = self.squares[rows] + deviation * (probs - mean)
+        self.mean[rows] = mean
+        self.visits[rows] = visits
 
     def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Variances (rows, q) of samples first .. last-1 and their numbers of visits (rows,)."""
-        visits = self.visits[first:last]
-        variance = self.squares[first:last] / (visits - self.ddof).clamp(min=1).unsqueeze(1)
+        rows = self.shard.span(first, last, self.visits.device)
+        visits = self.visits[rows]
+        variance = self.squares[rows] / (visits - self.ddof).clamp(min=1).unsqueeze(1)
         return variance, visits
 
     def to(self, device: torch.device) -> None:
@@ -57,15 +69,15 @@ class RunningMoments:
         self.visits, self.mean, self.squares = (t.to(device) for t in (self.visits, self.mean, self.squares))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the moments on the CPU, without their spare row."""
+        """A copy of all moments on the CPU, without their spare row."""
         return {
-            "visits": host_copy(self.visits),
-            "mean": host_copy(self.mean),
-            "squares": host_copy(self.squares),
+            "visits": self.shard.collect(self.visits),
+            "mean": self.shard.collect(self.mean),
+            "squares": self.shard.collect(self.squares),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy what :meth:`state_dict` gave; sizes must agree."""
-        self.visits[:-1] = state["visits"].to(self.visits)
-        self.mean[:-1] = state["mean"].to(self.mean)
-        self.squares[:-1] = state["squares"].to(self.squares)
+        self.visits[:-1] = self.shard.own(state["visits"]).to(self.visits)
+        self.mean[:-1] = self.shard.own(state["mean"]).to(self.mean)
+        self.squares[:-1] = self.shard.own(state["squares"]).to(self.squares)

@@ -71,7 +71,7 @@ class ActiveBias(UncertaintyStrategy):
 
     def new_state(self, num_labels: int, device: torch.device) -> RunningMoments:
         """Running mean and variance."""
-        return RunningMoments(self.num_samples, num_labels, self.ddof, device)
+        return RunningMoments(self.num_samples, num_labels, self.ddof, device, shard=self.shard)
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """Spread of all predictions so far."""

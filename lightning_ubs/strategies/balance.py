@@ -24,6 +24,7 @@ class Balance(Strategy):
     """
 
     warms_up: ClassVar[bool] = False
+    keeps_shard: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     needs_predictions: ClassVar[bool] = False
 

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from lightning_ubs._arguments import call_repr
 from lightning_ubs.functional import draw_epoch
 from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.state import Shard
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Measurement:
     """What a strategy found at the start of an epoch; None where it has no such thing.
 
     Attributes:
-        uncertainty: U, (n, q) float32; None as well where it is too large to keep.
+        uncertainty: U, (n, q) float32, or the rows of ``Strategy.shard``; None as well where it is too large to keep.
         correlation: C, (q, q) float64.
         weights: w, (n,) in [0, 1].
         mean_uncertainty: mean of U over all samples and labels, a scalar tensor.
@@ -41,6 +42,8 @@ class Strategy(ABC):
     Attributes:
         num_samples: n, known from :meth:`reset` on.
         history_dtype: how predictions should be kept, known from :meth:`reset` on.
+        shard: whose rows this process keeps, known before the first :meth:`update`; those of all samples unless
+            ``BatchSelection(memory="sharded")`` divides them among processes.
         measured: the latest :class:`Measurement`.
     """
 
@@ -64,9 +67,12 @@ class Strategy(ABC):
     default_replacement: ClassVar[Replacement | None] = None
     #: Whether gradients count 1/(nP) where the user does not say.
     default_unbiased: ClassVar[bool] = False
+    #: Whether ``memory="sharded"`` is of use: of each sample not in ``shard``, at most one number is kept.
+    keeps_shard: ClassVar[bool] = False
 
     num_samples: int = 0
     history_dtype: torch.dtype = torch.float32
+    shard: Shard = Shard(0)
     measured: Measurement = Measurement()
 
     def __repr__(self) -> str:
@@ -105,6 +111,7 @@ class Strategy(ABC):
         """
         self.num_samples = num_samples
         self.history_dtype = history_dtype
+        self.shard = Shard(num_samples)
         self.measured = Measurement()
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
@@ -133,7 +140,7 @@ class Strategy(ABC):
         return self.measured
 
     def current_uncertainty(self) -> Tensor | None:
-        """U, (n, q) float32, from the predictions known now, if the strategy has one."""
+        """U, (n, q) float32 (or the rows of ``shard``), from the predictions known now, if the strategy has one."""
         return None
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:

@@ -30,6 +30,7 @@ class HardImbalance(Strategy):
     """
 
     needs_targets = True
+    keeps_shard: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True
 

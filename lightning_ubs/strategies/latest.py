@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class LatestScoreStrategy(Strategy):
 
     Samples that were not visited yet weigh as much as the heaviest.
     """
+
+    keeps_shard: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._scores = torch.empty(0)

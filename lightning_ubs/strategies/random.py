@@ -23,6 +23,7 @@ class Random(Strategy):
     """
 
     warms_up: ClassVar[bool] = False
+    keeps_shard: ClassVar[bool] = True
     needs_predictions: ClassVar[bool] = False
     only_shuffles: ClassVar[bool] = True
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_ubs._checks import check_range
 from lightning_ubs.functional import label_uncertainty, window_fluctuation
 from lightning_ubs.functional.selection import Quantizer
-from lightning_ubs.state import host_copy, spare_row_zeros
+from lightning_ubs.state import spare_row_zeros
 from lightning_ubs.strategies.uncertainty import Correlation
 from lightning_ubs.strategies.window import WindowStrategy
 
@@ -83,10 +83,10 @@ class UBS(WindowStrategy):
         super().refresh(ids, samples, targets)
         if len(samples) > 1:
             if self._spread is None:
-                self._spread = spare_row_zeros(self.num_samples, samples.shape[2], device=samples.device)
+                self._spread = spare_row_zeros(len(self.shard), samples.shape[2], device=samples.device)
             counts = torch.full_like(ids, len(samples))
             self._spread = self._spread.to(samples.device)
-            self._spread[ids] = window_fluctuation(samples.transpose(0, 1), counts)
+            self._spread[self.shard.rows(ids)] = window_fluctuation(samples.transpose(0, 1), counts)
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
         """U = λ1·d + (1-λ1)·e, d between visits or, after an evaluation pass of several predictions, between these."""
@@ -94,16 +94,18 @@ class UBS(WindowStrategy):
         if self._spread is None:
             return label_uncertainty(*rows, self.lambda1, self.temperature)
         entropy = label_uncertainty(*rows, 0.0, self.temperature)
-        return entropy.mul_(1 - self.lambda1).add_(self._spread[first:last], alpha=self.lambda1)
+        spread = self._spread[self.shard.span(first, last, self._spread.device)]
+        return entropy.mul_(1 - self.lambda1).add_(spread, alpha=self.lambda1)
 
     def state_dict(self) -> dict[str, Any]:
         """All predictions that are remembered, and what was measured at the start of the epoch."""
         state = super().state_dict()
-        return state if self._spread is None else state | {"spread": host_copy(self._spread)}
+        return state if self._spread is None else state | {"spread": self.shard.collect(self._spread)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
         super().load_state_dict(state)
         if "spread" in state:
-            self._spread = spare_row_zeros(*state["spread"].shape)
-            self._spread[:-1] = state["spread"]
+            own = self.shard.own(state["spread"])
+            self._spread = spare_row_zeros(*own.shape)
+            self._spread[:-1] = own

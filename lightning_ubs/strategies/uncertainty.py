@@ -6,12 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import (
     correlation_of_chunks,
     min_max_scale,
@@ -34,7 +36,7 @@ class UncertaintyStrategy(Strategy):
     """Draws samples by the uncertainty of their labels, more so where related labels are uncertain together.
 
     A subclass says how predictions are remembered (:meth:`new_state`) and what the uncertainty of a block of
-    samples is (:meth:`block_uncertainty`).
+    samples is (:meth:`block_uncertainty`). Of a memory that is divided among processes, each measures its own rows.
 
     Args:
         s0: selection pressure in the first selected epoch; it falls to 1.
@@ -43,6 +45,8 @@ class UncertaintyStrategy(Strategy):
         log_base: base of its logarithm.
         quantizer: ``"floor"`` as in the paper or ``"ceil"``.
     """
+
+    keeps_shard: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class UncertaintyStrategy(Strategy):
 
     @abstractmethod
     def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory | RunningMoments:
-        """An empty memory for ``num_samples`` samples."""
+        """An empty memory for ``num_samples`` samples, which keeps the rows of ``shard``."""
 
     @abstractmethod
     def block_uncertainty(self, first: int, last: int) -> Tensor:
@@ -95,7 +99,7 @@ class UncertaintyStrategy(Strategy):
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Remember the predictions."""
         if self._memory is None:
-            self._memory = self.new_state(probs.shape[1], probs.device)
+            self._memory = self._empty_memory(probs.shape[1], probs.device)
         elif self._memory.visits.device != probs.device:
             self._memory.to(probs.device)
         self._memory.push(ids, probs)
@@ -108,20 +112,26 @@ class UncertaintyStrategy(Strategy):
         snapshot = self.current_uncertainty() if cells * 4 <= SNAPSHOT_BYTES else None
         correlation = None
         if self.correlation is not None:
-            labels, chunks = self._memory.num_labels, partial(self._measured_blocks, snapshot)
-            correlation = correlation_of_chunks(chunks, self.num_samples, labels, self.bins, self.log_base)
-        weighed = [(raw_weights(u, correlation), u.sum(dtype=torch.float64)) for u in self._measured_blocks(snapshot)]
-        self._raw = torch.cat([raw for raw, _ in weighed])
+            labels, chunks = self._memory.num_labels, partial(self._own_rows, snapshot)
+            correlation = correlation_of_chunks(
+                chunks, self.num_samples, labels, self.bins, self.log_base, total=self.shard.total
+            )
+        weighed = [
+            (raw_weights(u, correlation)[own], u[own].sum(dtype=torch.float64))
+            for u, own in self._measured_blocks(snapshot)
+        ]
+        raw = torch.cat([part for part, _ in weighed])
         if self._prior is not None:
             # Samples not visited since a compact resume keep the weight they had.
-            self._raw = torch.where(self._memory.visits[:-1] > 0, self._raw, self._prior.to(self._raw))
-        mean = torch.stack([total for _, total in weighed]).sum() / cells
+            raw = torch.where(self._memory.visits[:-1] > 0, raw, self.shard.own(self._prior).to(raw))
+        self._raw = self.shard.gather(raw)
+        mean = self.shard.total(torch.stack([total for _, total in weighed]).sum()) / cells
         self.measured = Measurement(snapshot, correlation, min_max_scale(self._raw), mean)
         return self.measured
 
     def current_uncertainty(self) -> Tensor | None:
-        """U of all samples, computed from what is remembered now."""
-        return None if self._memory is None else torch.cat(list(self._blocks()))
+        """U of all samples whose rows are kept here, computed from what is remembered now."""
+        return None if self._memory is None else torch.cat([u[own] for u, own in self._blocks()])
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """s_t, falling geometrically from s0 to 1."""
@@ -135,17 +145,20 @@ class UncertaintyStrategy(Strategy):
     def state_dict(self) -> dict[str, Any]:
         """All predictions that are remembered, and what was measured at the start of the epoch."""
         memory = {} if self._memory is None else {"num_labels": self._memory.num_labels, **self._memory.state_dict()}
+        return memory | self._measured_state()
+
+    def _measured_state(self) -> dict[str, Tensor]:
         measured = {
             "correlation": self.measured.correlation,
             "weights": self.measured.weights,
             "raw": self._raw,
             "prior": self._prior,
         }
-        return memory | {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
+        return {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
 
     def compact_state_dict(self) -> dict[str, Any]:
         """Only what was measured: a sample keeps its weight until it is visited again."""
-        state = {name: value for name, value in self.state_dict().items() if name in ("correlation", "weights", "raw")}
+        state = {name: value for name, value in self._measured_state().items() if name != "prior"}
         return state | ({"prior": state["raw"]} if "raw" in state else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -153,15 +166,15 @@ class UncertaintyStrategy(Strategy):
         self.measured = Measurement(correlation=state.get("correlation"), weights=state.get("weights"))
         self._raw, self._prior = state.get("raw"), state.get("prior")
         if "num_labels" in state:
-            self._memory = self.new_state(state["num_labels"], torch.device("cpu"))
+            self._memory = self._empty_memory(state["num_labels"], torch.device("cpu"))
             self._memory.load_state_dict(state)
 
     def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:
         """Bytes of the memory, of U while it is kept, and of a checkpoint."""
-        cells = self.num_samples * num_labels
-        memory = cells * self.bytes_per_label
-        snapshot = cells * 4 if cells * 4 <= SNAPSHOT_BYTES else 0
-        return memory + snapshot, (0 if compact else memory) + 4 * 8 * self.num_samples
+        cells, own = self.num_samples * num_labels, len(self.shard) * num_labels
+        snapshot = own * 4 if cells * 4 <= SNAPSHOT_BYTES else 0
+        saved = 0 if compact else cells * self.bytes_per_label
+        return own * self.bytes_per_label + snapshot, saved + 4 * 8 * self.num_samples
 
     @property
     @abstractmethod
@@ -180,13 +193,31 @@ class UncertaintyStrategy(Strategy):
             raise RuntimeError("no predictions were seen yet; call update first.")
         return self._memory
 
-    def _blocks(self) -> Iterator[Tensor]:
-        """U in blocks of rows, computed from what is remembered."""
-        rows = block_rows(self.memory.num_labels * max(self.bins, self.memory.depth))
-        for first in range(0, self.num_samples, rows):
-            yield self.block_uncertainty(first, min(first + rows, self.num_samples))
+    def _empty_memory(self, num_labels: int, device: torch.device) -> PredictionHistory | RunningMoments:
+        memory = self.new_state(num_labels, device)
+        if memory.shard != self.shard:
+            raise SelectionError(
+                f"{type(self).__name__}.new_state keeps the rows of all samples, but memory='sharded' divides them; "
+                "pass shard=self.shard to what it makes, or leave memory out."
+            )
+        return memory
 
-    def _measured_blocks(self, snapshot: Tensor | None) -> Iterator[Tensor]:
+    def _blocks(self) -> Iterator[tuple[Tensor, slice]]:
+        """U in blocks of rows, computed from what is remembered, and which rows of a block are kept here."""
+        rows = block_rows(self.memory.num_labels * max(self.bins, self.memory.depth))
+        for first, last, own in self.shard.blocks(rows):
+            yield self.block_uncertainty(first, last), own
+
+    def _measured_blocks(self, snapshot: Tensor | None) -> Iterator[tuple[Tensor, slice]]:
         if snapshot is None:
-            return self._blocks()
-        return iter(torch.split(snapshot, block_rows(self.memory.num_labels * self.bins)))
+            yield from self._blocks()
+            return
+        done = 0
+        for first, last, own in self.shard.blocks(block_rows(self.memory.num_labels * self.bins)):
+            kept = snapshot[done : done + own.stop - own.start]
+            done += len(kept)
+            others = own.start, last - first - own.stop
+            yield (pad(kept, (0, 0, *others)) if any(others) else kept), own
+
+    def _own_rows(self, snapshot: Tensor | None) -> Iterator[Tensor]:
+        return (u[own] for u, own in self._measured_blocks(snapshot))

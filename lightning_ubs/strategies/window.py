@@ -43,4 +43,6 @@ class WindowStrategy(UncertaintyStrategy):
 
     def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory:
         """The last T predictions."""
-        return PredictionHistory(self.num_samples, num_labels, self.window, self.history_dtype, device)
+        return PredictionHistory(
+            self.num_samples, num_labels, self.window, self.history_dtype, device, shard=self.shard
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import shard_checks
 import torch
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -159,6 +160,9 @@ def sorting_collate(items):
 
 def run(job: dict[str, Any], world: int) -> None:
     """Train as ``job`` says, and write what this process saw."""
+    if "check" in job:
+        shard_checks.check(job)
+        return
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     sharded = job.get("sharded", False)
@@ -200,6 +204,7 @@ def run(job: dict[str, Any], world: int) -> None:
         "epochs": digest.epochs,
         "weights": weights_of(module) if not sharded else torch.empty(0),
         "state": selection.state_dict(),
+        "kept": list(selection.kept_ids),
         "warnings": [str(warning.message) for warning in caught],
         "failed": failed,
         "reads": reader.reads,
