@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(HELP.rstrip())
         return 0
     if command in ("--version", "version"):
-        from importlib.metadata import version
+        from lightning_ubs import __version__
 
-        _say(f"lightning-ubs {version('lightning-ubs')}")
+        _say(f"lightning-ubs {__version__}")
         return 0
     if command in ("-sc", "--shell-completion", "--shell_completion"):
         return _complete(rest)

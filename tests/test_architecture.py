@@ -65,7 +65,7 @@ ALLOWED = {
 }
 
 # Modules beside the callback that serve the experiments.
-NOT_CORE = {"cli", "comparison", "methods", "metrics", "plots", "_extras"}
+NOT_CORE = {"__main__", "cli", "comparison", "methods", "metrics", "plots", "_extras"}
 
 
 def sources(part: str = "") -> list[Path]:
