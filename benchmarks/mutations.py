@@ -37,6 +37,11 @@ class Mutant:
     what: str
     owner: str
 
+    @property
+    def is_made_on_import(self) -> bool:
+        """Whether it lies in a module or a class, not in a function, so that no test executes its line."""
+        return not self.owner or self.owner.split(".")[-1].lstrip("_")[0].isupper()
+
 
 def changes(tree: ast.Module) -> Iterator[tuple[ast.stmt, list[str], str, Any]]:
     """Every change: the statement it lies in, the names of what encloses it, a description, and how to make it."""
