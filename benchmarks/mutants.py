@@ -9,7 +9,7 @@ process is forked for each mutant, gets the changed bytecode and runs the tests 
 first, up to the first failure. A mutant that runs into the time limit counts as killed.
 
 Not mutated, because no promise depends on it: docstrings, annotations, decorators, imports, ``__repr__``, and the
-wording of messages (everything inside ``raise``, logging and warnings, and every f-string).
+wording of messages (everything inside ``raise``, logging and warnings, and every f-string), ``__init__.py``.
 """
 
 from __future__ import annotations
