@@ -9,7 +9,7 @@ process is forked for each mutant, gets the changed bytecode and runs the tests 
 first, up to the first failure. A mutant that runs into the time limit counts as killed.
 
 Not mutated, because no promise depends on it: docstrings, annotations, decorators, imports, ``__repr__``, and the
-wording of messages (everything inside ``raise``, logging and warnings, and every f-string).
+wording of messages (everything inside ``raise``, logging and warnings, and every f-string), ``__init__.py``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Driver:
         def on_call(frame: FrameType, event: str, _: Any) -> Any:
             return local if frame.f_code.co_filename.startswith(prefix) else None
 
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in itertools.zip_longest(items, items[1:]):
             seen.clear()
             start = time.perf_counter()
             threading.settrace(on_call)
@@ -126,7 +126,7 @@ class Driver:
                 near = lines.get(mutant.file, {})
                 rows = range(mutant.line, mutant.last_line + 1)
                 tests = {test for row in rows for test in near.get(str(row), [])}
-                if not tests or not mutant.owner:
+                if mutant.is_made_on_import:
                     tests |= {test for row in near.values() for test in row}
                 ordered = self._quickest(tests, seconds)
                 limit = min(self.limit, 20 + 3 * sum(seconds[test] for test in ordered))
@@ -168,7 +168,7 @@ class Driver:
             os._exit(1)  # It cannot even be imported.
         if not applied:
             os._exit(3)
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in itertools.zip_longest(items, items[1:]):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
 
 

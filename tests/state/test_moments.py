@@ -75,7 +75,7 @@ def test_everything_is_kept_on_the_device_that_is_asked_for() -> None:
 
 def test_the_sample_variance_is_taken_unless_asked_otherwise() -> None:
     moments = RunningMoments(1, 1)
-    for p in (0.0, 1.0):
+    for p in (0.0, 1.0, 0.5):
         moments.push(torch.tensor([0]), torch.tensor([[p]]))
     variance, _ = moments.rows(0, 1)
-    assert variance.tolist() == [[0.5]]
+    assert variance.tolist() == [[0.25]]

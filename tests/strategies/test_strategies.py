@@ -291,6 +291,9 @@ def test_state_survives_a_file_that_only_holds_weights(name: str, visits: Visits
     file.seek(0)
     visits.reset(other)
     other.load_state_dict(torch.load(file, weights_only=True))
+    for attribute in ("correlation", "weights"):
+        one, two = getattr(strategy.measured, attribute), getattr(other.measured, attribute)
+        assert (one is None and two is None) or torch.equal(one, two)
     assert torch.equal(other.probabilities(5.0), strategy.probabilities(5.0))
     later = Visits(seed=9)
     for one in (strategy, other):
@@ -350,7 +353,7 @@ def test_the_spare_id_is_never_remembered(name: str, visits: Visits) -> None:
 def test_nothing_is_measured_before_the_first_prediction(name: str, visits: Visits) -> None:
     strategy = make(name)
     visits.reset(strategy)
-    strategy.measure()
+    assert strategy.measure() is strategy.measured
     assert strategy.measured.uncertainty is None
     assert strategy.measured.weights is None
     assert strategy.probabilities(9.0).tolist() == pytest.approx([1 / N] * N)

@@ -85,8 +85,9 @@ def test_a_bare_strategy_remembers_nothing_and_draws_uniformly() -> None:
     assert strategy.probabilities(2.0).dtype == torch.float64
     ids = strategy.draw(strategy.uniform(), 2, 4, torch.Generator().manual_seed(0), "none")
     assert sorted(ids.tolist()) == [0, 1, 2, 3]
-    strategy.reset(0)
-    assert strategy.uniform().tolist() == []
+    for n in (1, 0):
+        strategy.reset(n)
+        assert strategy.uniform().tolist() == [1.0] * n
 
 
 def test_an_evaluation_pass_counts_as_one_visit_with_the_mean_prediction() -> None:
@@ -193,3 +194,11 @@ def test_too_few_samples_that_varied_are_named_only_where_smoothing_is_off() -> 
 def test_other_variances_are_refused(ddof: Any) -> None:
     with pytest.raises(ValueError, match="ddof"):
         ActiveBias(ddof=ddof)
+
+
+@pytest.mark.parametrize(("strategy", "kept"), [(HardImbalance(), "_loss"), (LossBias(), "_scores")])
+def test_losses_are_kept_on_the_device_of_the_predictions(strategy: Strategy, kept: str) -> None:
+    strategy.reset(N, torch.ones(N, Q), torch.rand(N, 2))
+    assert getattr(strategy, kept).device.type == "cpu"
+    strategy.update(torch.arange(2, device="meta"), torch.rand(2, Q, device="meta"), torch.ones(2, Q, device="meta"))
+    assert getattr(strategy, kept).device.type == "meta"
