@@ -11,10 +11,19 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.epochs import epoch_rows, grid_rows, step_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
 
-PARTS = {"correlation": correlation_rows, "refresh": refresh_rows, "drawing": drawing_rows, "growth": growth_rows}
+PARTS = {
+    "epoch": epoch_rows,
+    "step": step_rows,
+    "correlation": correlation_rows,
+    "refresh": refresh_rows,
+    "drawing": drawing_rows,
+    "growth": growth_rows,
+    "grid": grid_rows,
+}
 
 
 def main() -> int:

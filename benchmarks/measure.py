@@ -84,9 +84,12 @@ def summary(name: str, values: Sequence[float], bound: float | None, limit: str)
     return Row(name, middle, low, high, bound, limit)
 
 
-def _seconds(work: Work) -> float:
+def clock() -> float:
     """Seconds of processor time with one thread, which others on the machine do not add to; else of the clock."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def _seconds(work: Work) -> float:
     started = clock()
     work()
     return clock() - started

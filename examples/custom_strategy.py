@@ -6,12 +6,11 @@ Run it with ``python examples/custom_strategy.py``; it needs ``pip install 'ligh
 from __future__ import annotations
 
 import argparse
-import logging
-import warnings
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
@@ -20,6 +19,8 @@ from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.functional import proportional_probabilities
 from lightning_ubs.models import MLP
 from lightning_ubs.state import host_copy, spare_row_zeros
+
+QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 
 
 class LossBias(Strategy):
@@ -52,50 +53,25 @@ class LossBias(Strategy):
         self.loss[:-1] = state["loss"]
 
 
-class CountVisits(L.Callback):
-    """How often each sample was trained on."""
-
-    def __init__(self, selection: BatchSelection) -> None:
-        self.selection = selection
-        self.visits = torch.zeros(0)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Add up what this epoch trained on."""
-        counts = torch.bincount(self.selection.trained_ids, minlength=self.selection.strategy.num_samples)
-        self.visits = counts if trainer.current_epoch == 0 else self.visits + counts
-
-
-def main() -> None:
-    """Train on overlaid digits and show what the strategy chose."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train on overlaid digits with a strategy of one's own.")
     parser.add_argument("--epochs", type=int, default=15, help="epochs (default: %(default)s)")
-    options = parser.parse_args()
-    if options.epochs < 2:
+    epochs = parser.parse_args().epochs
+    if epochs < 2:
         parser.error("--epochs must be at least 2: one to warm up, one to select")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
     L.seed_everything(0, verbose=False)
-
     data = MultiLabelDataModule("digits", batch_size=32)
     selection = BatchSelection(LossBias(), warmup_epochs=1)
-    count = CountVisits(selection)
-    trainer = L.Trainer(
-        max_epochs=options.epochs,
-        callbacks=[selection, count],
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    data.setup()
+    visits = torch.zeros(len(data.train_dataset))
+    count = LambdaCallback(
+        on_train_epoch_end=lambda *_: visits.add_(torch.bincount(selection.trained_ids, minlength=len(visits)))
     )
+    trainer = L.Trainer(max_epochs=epochs, callbacks=[selection, count], **QUIET)
     trainer.fit(MLP(num_features=64, num_labels=10), datamodule=data)
 
-    print(f"Validation Macro-AUC after {options.epochs} epochs: {trainer.callback_metrics['val_macro_auc']:.4f}")
+    print(f"Validation Macro-AUC after {epochs} epochs: {trainer.callback_metrics['val_macro_auc']:.4f}")
     digits = data.train_dataset.labels.sum(1)
     for number in (1, 2, 3):
-        visits = count.visits[digits == number].double().mean().item() / options.epochs
-        print(f"  images of {number} digit{'s' if number > 1 else ' '}: trained on {visits:.2f} times per epoch")
-
-
-if __name__ == "__main__":
-    main()
+        mean = visits[digits == number].mean().item() / epochs
+        print(f"  images of {number} digit{'s' if number > 1 else ' '}: trained on {mean:.2f} times per epoch")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lightning_ubs.comparison import Comparison, compare
     from lightning_ubs.errors import SelectionError
     from lightning_ubs.evaluation import EvaluationPass
+    from lightning_ubs.experiment.recorder import Recorder
+    from lightning_ubs.images import SelectionImages
     from lightning_ubs.sampling import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
         UBS,
@@ -44,7 +46,9 @@ __all__ = [
     "Measurement",
     "Random",
     "RecencyBias",
+    "Recorder",
     "SelectionError",
+    "SelectionImages",
     "SelectionSampler",
     "Strategy",
     "UncertaintyStrategy",
@@ -58,6 +62,8 @@ _HOMES = {
     "compare": "comparison",
     "SelectionError": "errors",
     "EvaluationPass": "evaluation",
+    "Recorder": "experiment.recorder",
+    "SelectionImages": "images",
     "EpochPlan": "sampling",
     "SelectionSampler": "sampling",
 }

@@ -35,14 +35,17 @@ def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
         return
     *first, last = map(repr, allowed)
     listed = f"{', '.join(first)} or {last}" if first else last
-    raise ValueError(f"{name}={value!r} is unknown; {did_you_mean(str(value), map(str, allowed))}{listed}.")
+    raise ValueError(f"{name}={value!r} is unknown; {did_you_mean(repr(value), map(repr, allowed), f'use {listed}.')}")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The words that introduce a list of valid values: a close match if there is one.
+def did_you_mean(word: str, known: Iterable[str], way_out: str) -> str:
+    """The way out of an unknown word, after the known word that was probably meant, if there is one.
 
-    >>> did_you_mean("lambda", ["lambda1", "window"])
-    "did you mean 'lambda1'? Use "
+    >>> did_you_mean("Lamda1", ["lambda1", "window"], "valid keys are lambda1, window.")
+    'did you mean lambda1? Valid keys are lambda1, window.'
+    >>> did_you_mean("x", ["lambda1", "window"], "valid keys are lambda1, window.")
+    'valid keys are lambda1, window.'
     """
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]!r}? Use " if close else "use "
+    by_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_case, n=1)
+    return f"did you mean {by_case[close[0]]}? {way_out[0].upper()}{way_out[1:]}" if close else way_out

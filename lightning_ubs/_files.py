@@ -17,8 +17,8 @@ _WRITE_PROBLEMS = {
     errno.EDQUOT: "your disk quota is used up",
     errno.EFBIG: "the file would be larger than this file system allows",
     errno.EROFS: "the file system is read-only",
-    errno.EACCES: "you may not write there",
-    errno.EPERM: "you may not write there",
+    errno.EACCES: "you have no permission to write there",
+    errno.EPERM: "you have no permission to write there",
     errno.EIO: "the disk reports an error",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "part of the path is a file, not a folder",
@@ -56,6 +56,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a whole file at once, text as UTF-8; see :func:`atomic_write`."""
+    with atomic_write(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -157,7 +157,7 @@ def check_rebuildable(dataloader: Any) -> None:
         with_sampler(dataloader, SelectionSampler(dataloader.dataset))  # type: ignore[arg-type]
     except (MisconfigurationException, TypeError) as error:
         raise SelectionError(
-            f"{type(dataloader).__name__} cannot be made anew with another sampler, because its __init__ takes other "
+            f"{type(dataloader).__name__} cannot be rebuilt with another sampler, because its __init__ takes other "
             "arguments than a DataLoader; build it with sampler=SelectionSampler(dataset) (from lightning_ubs import "
             "SelectionSampler), which is then used as it is."
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -19,14 +19,15 @@ from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_siz
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.known_labels import KnownLabels
 from lightning_ubs.memory import Memory, chosen_memory
-from lightning_ubs.observe import Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.refusals import check_trainer
-from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Selector
 from lightning_ubs.session import FitSession
 from lightning_ubs.steps import TrainingSteps
 from lightning_ubs.strategies import UBS, Strategy
+from lightning_ubs.views import SelectionViews
 
 _DTYPES = {
     "float32": torch.float32,
@@ -36,7 +37,7 @@ _DTYPES = {
 }
 
 
-class BatchSelection(Callback):
+class BatchSelection(SelectionViews, Callback):
     """Chooses which samples the next mini-batches contain while a multi-label model trains.
 
     Attach it to a Trainer; module and dataset stay as they are. Warm-up epochs are shuffled passes. From then on, each
@@ -83,6 +84,8 @@ class BatchSelection(Callback):
             process, ``"sharded"`` divides it among them; the same samples are selected.
         refresh: an :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.
+        label_names: what the labels are called in frames and pictures; by default ``label_names`` of the datamodule or
+            of the dataset, or the dataset's ``classes``.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -112,6 +115,7 @@ class BatchSelection(Callback):
         unbiased: Unbiased | None = None,
         memory: Memory = "replicated",
         refresh: EvaluationPass | None = None,
+        label_names: Sequence[str] | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -146,13 +150,15 @@ class BatchSelection(Callback):
             strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
-            raise ValueError(f"refresh={refresh!r} is no evaluation pass; use refresh=EvaluationPass() or None.")
+            raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
         if refresh is not None and not strategy.needs_predictions:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
             )
         self.refresh = refresh
         self.kind, self.ids = kind, ids
+        self.label_names = label_names
+        self.known_labels = KnownLabels(label_names)
         observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
         self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
@@ -160,64 +166,6 @@ class BatchSelection(Callback):
 
     def __repr__(self) -> str:
         return call_repr(self, omit=(None,))
-
-    @property
-    def uncertainty(self) -> Tensor | None:
-        """U, (n, q) float32, at the start of this epoch; None in the first.
-
-        With ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
-
-        It is computed from the predictions known now where it was not kept: after a resume in mid-epoch, or where it
-        takes more than 256 MiB.
-        """
-        measured = self.strategy.measured
-        if measured.uncertainty is None and measured.weights is not None:
-            return self.strategy.current_uncertainty()
-        return measured.uncertainty
-
-    @property
-    def kept_ids(self) -> range:
-        """Ids of the samples whose predictions this process remembers: all, unless ``memory="sharded"``."""
-        return self.strategy.shard.ids
-
-    @property
-    def correlation(self) -> Tensor | None:
-        """C, (q, q), at the start of this epoch."""
-        return self.strategy.measured.correlation
-
-    @property
-    def weights(self) -> Tensor | None:
-        """w, (n,) in [0, 1], at the start of this epoch."""
-        return self.strategy.measured.weights
-
-    @property
-    def probabilities(self) -> Tensor | None:
-        """P, (n,) float64, from which this epoch's batches are drawn; uniform in the warm-up."""
-        return self._selector.probabilities
-
-    @property
-    def pressure(self) -> float:
-        """Selection pressure s_t of this epoch; 1 in the warm-up."""
-        return self._selector.pressure
-
-    @property
-    def plan(self) -> EpochPlan | None:
-        """Sample ids of this epoch's batches: ``plan[k]`` on this process."""
-        return self._selector.plan
-
-    @property
-    def trained_ids(self) -> Tensor:
-        """Ids of the samples trained on in this epoch so far, with repeats, over all processes."""
-        return self._selector.trained_ids()
-
-    @property
-    def importance_weights(self) -> Tensor | None:
-        """What each sample of the current batch on this process must count to undo its P, (b,) float32.
-
-        1/(nP) in selected epochs (or its annealed power), 1 in plain ones; None where no batch is trained on. For use
-        by hand in ``training_step``, with ``unbiased=False``; exact with ``replacement="systematic"`` or ``"full"``.
-        """
-        return self._steps.importance_weights
 
     @property
     @override
@@ -245,7 +193,7 @@ class BatchSelection(Callback):
             history_dtype=self.history_dtype,
             epoch_size=self.epoch_size,
             memory=self.memory,
-            on_dataset=self._steps.see_dataset,
+            on_dataset=self._see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )
         self._steps.begin_fit(pl_module)
@@ -305,9 +253,18 @@ class BatchSelection(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self._fit is not None:
-            self._steps.observer.kind = state_dict["kind"]
-            self._fit.load(state_dict)
+        if self._fit is None:
+            self._selector.load_to_look_at(state_dict)
+            self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
+            return
+        self._steps.observer.kind = state_dict["kind"]
+        self._fit.load(state_dict)
+
+    def _see_dataset(self, labels: DatasetLabels) -> None:
+        """The train dataset is known, with what it shows of its labels."""
+        trainer = self._session.trainer
+        self.known_labels.see(labels, getattr(trainer, "datamodule", None), self._session.dataset)
+        self._steps.see_dataset(labels)
 
     def _check_others(self, trainer: Trainer) -> None:
         """Two of these callbacks must have their own loader and their own strategy."""

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_ubs._checks import did_you_mean
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -23,7 +25,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
   lightning-ubs data list               all datasets
-  lightning-ubs data show NAME          all about one of them
+  lightning-ubs data show NAME          details of one dataset
   lightning-ubs data get NAME           download and check it
   lightning-ubs data convert FILE [OUT] write any multi-label file as NPZ; --help lists the formats
 
@@ -54,24 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(HELP.rstrip())
         return 0
     if command in ("--version", "version"):
-        from importlib.metadata import version
+        from lightning_ubs import __version__
 
-        _say(f"lightning-ubs {version('lightning-ubs')}")
+        _say(f"lightning-ubs {__version__}")
         return 0
     if command in ("-sc", "--shell-completion", "--shell_completion"):
         return _complete(rest)
     if command not in COMMANDS:
-        import difflib
-
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        guess = f"did you mean {close[0]}? " if close else ""
-        return _complain(f"there is no command {command!r}; {guess}commands are {', '.join(COMMANDS)}.", 2)
+        way_out = did_you_mean(command, COMMANDS, f"commands are {', '.join(COMMANDS)}.")
+        return _complain(f"there is no command {command!r}; {way_out}", 2)
     try:
         return _data(rest) if command == "data" else _hydra(command, rest)
     except UsageError as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("stopped; what is finished is kept, and the same command goes on from there.", 130)
+        return _complain("stopped; finished runs are kept, and the same command continues from there.", 130)
 
 
 def _hydra(command: str, arguments: Sequence[str]) -> int:
@@ -110,8 +109,10 @@ def _application(command: str) -> None:
     """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
     import hydra
 
+    from lightning_ubs.experiment.config import version_base
+
     task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-    hydra.main(version_base="1.3", config_path="pkg://lightning_ubs.configs", config_name=command)(task)()
+    hydra.main(config_path="pkg://lightning_ubs.configs", config_name=command, **version_base())(task)()
 
 
 @contextmanager

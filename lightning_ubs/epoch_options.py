@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies import Strategy
@@ -49,3 +50,19 @@ def chosen_size(given: float | int | None, strategy: Strategy) -> float | int | 
     if value == 0 or (value > 1 and value % 1):
         raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
     return float(value) if value <= 1 else int(value)
+
+
+def samples_per_epoch(size: float | int | None, num_samples: int) -> int | None:
+    """What a share or number of samples means for n samples; None where it is all of them.
+
+    >>> samples_per_epoch(0.5, 42)
+    21
+    """
+    if size is None or size == 1:
+        return None
+    if size > num_samples:
+        raise SelectionError(
+            f"epoch_size={size} is more than the {num_samples} training samples; use at most {num_samples}, or a share "
+            "in (0, 1]."
+        )
+    return max(1, round(size * num_samples)) if isinstance(size, float) else size

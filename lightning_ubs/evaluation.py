@@ -49,7 +49,7 @@ class EvaluationPass:
     def __init__(self, mc_samples: int = 1, predict: Predict | None = None) -> None:
         check_range("mc_samples", mc_samples, 1, whole=True)
         if predict is not None and not callable(predict):
-            raise ValueError(f"predict={predict!r} is no function; pass one that takes (pl_module, batch), or None.")
+            raise ValueError(f"predict={predict!r} is not a function; pass one that takes (pl_module, batch), or None.")
         self.mc_samples = int(mc_samples)
         self.predict = predict
 

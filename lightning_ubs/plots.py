@@ -1,4 +1,4 @@
-"""Two pictures of a selection that the live view, the report and notebooks share: the data map and label correlation.
+"""Pictures of a selection that loggers, the report and notebooks share: data map, label correlation, schedule.
 
 Each is a pure function of arrays or tensors and returns a matplotlib figure; ``axes`` says where to plot it.
 Figures are made without pyplot, so that nothing global changes and nothing is left open.
@@ -6,7 +6,7 @@ Figures are made without pyplot, so that nothing global changes and nothing is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +122,35 @@ def plot_correlation(
     return _with_colour_bar(axes, image)
 
 
+def plot_schedule(
+    epochs: Sequence[int], curves: Mapping[str, Sequence[float]], *, selected: Sequence[bool], title: str = ""
+) -> Figure:
+    """Return one small plot per curve, one above the other, over the epochs.
+
+    Args:
+        epochs: The horizontal axis.
+        curves: Name to one value per epoch.
+        selected: Which epochs are selected; the others are shaded.
+        title: Heading of the picture.
+
+    >>> figure = plot_schedule([0, 1], {"Pressure": [1, 100]}, selected=[False, True], title="UBS")
+    >>> figure.axes[0].get_ylabel()
+    'Pressure'
+    """
+    figure = _new_figure(5, 1 + 1.4 * len(curves))
+    panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, values) in zip(panels, curves.items(), strict=True):
+        axes.plot(epochs, values, drawstyle="steps-mid", color="#1f4e79")
+        axes.set_ylabel(name, fontsize=8.5)
+        axes.set_ylim(0, 1.05 * largest(np.asarray(values, dtype=float)))
+        for epoch, chosen in zip(epochs, selected, strict=True):
+            if not chosen:
+                axes.axvspan(epoch - 0.5, epoch + 0.5, color=MISSING, linewidth=0)
+    panels[0].set_title(title, loc="left")
+    panels[-1].set_xlabel("Epoch (shaded: shuffled, not selected)" if not all(selected) else "Epoch")
+    return figure
+
+
 def largest(values: NDArray[Any]) -> float:
     """The largest finite value, or 1 where there is none, as the upper end of a colour scale that is above 0."""
     finite = values[np.isfinite(values)]
@@ -136,11 +165,14 @@ def _array(values: Values) -> NDArray[Any]:
     return np.array(values)
 
 
-def _new_axes() -> Axes:
-    figure = optional_import("matplotlib.figure").Figure(figsize=(5, 4), layout="constrained")
+def _new_figure(width: float, height: float) -> Figure:
+    figure: Figure = optional_import("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     optional_import("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    axes: Axes = figure.add_subplot()
-    return axes
+    return figure
+
+
+def _new_axes() -> Axes:
+    return _new_figure(5, 4).add_subplot()
 
 
 def _with_colour_bar(axes: Axes, coloured: Any, label: str = "") -> Figure:

@@ -14,14 +14,14 @@ def say_what_differs(state: dict[str, Any], selector: Selector) -> None:
     if state["seed"] != selector.seed:
         rank_zero_warn(
             f"The checkpoint was written with seed={state['seed']}; it is kept instead of seed={selector.seed}, so "
-            "that the run goes on exactly.",
+            "that the run continues exactly.",
             category=UserWarning,
         )
     if changed := selector.changed_arguments(state):
         told = ", ".join(f"{name}={here} (checkpoint: {there})" for name, (there, here) in changed.items())
         rank_zero_warn(
-            f"{type(selector.strategy).__name__} goes on with the arguments of this run where they differ from the "
-            f"checkpoint: {told}.",
+            f"{type(selector.strategy).__name__} continues with the arguments of this run where they differ from "
+            f"the checkpoint's: {told}.",
             category=UserWarning,
         )
 
@@ -49,7 +49,7 @@ def say_if_a_batch_is_missing(state: dict[str, Any], epoch: int, batch: int, bat
     before = (epoch, batch - 1) if batch > 0 else (epoch - 1, batches - 1)
     if (state["epoch"], state["batch"]) == before:
         rank_zero_warn(
-            "The checkpoint was taken by a callback that stands before BatchSelection, which had not seen the last "
+            "The checkpoint was written by a callback that comes before BatchSelection, which had not seen the last "
             "batch yet: every id stays right, but the predictions of that batch are missing. Put BatchSelection first "
             "in callbacks= to resume exactly.",
             category=UserWarning,

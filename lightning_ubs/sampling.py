@@ -131,11 +131,6 @@ class EpochPlan:
         """Samples of batch ``batch`` on this process."""
         return self.rank_sizes(batch)[self.layout.rank]
 
-    @property
-    def distinct_share(self) -> float:
-        """Distinct samples of the whole plan, as a share of all samples."""
-        return len(torch.unique(self.ids)) / max(1, self.layout.num_samples)
-
     def ids_of(self, batches: Tensor) -> Tensor:
         """Ids, over all processes, of the batches where the (batches,) mask is true."""
         return self.ids[batches.repeat_interleave(self.layout.global_batch_size)[: len(self.ids)]]
@@ -207,7 +202,8 @@ class SelectionSampler(DistributedSampler[int]):
         order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))
         world = _world_size()
         if world > 1:
-            order = order.repeat(2)[: len(self) * world][dist.get_rank() :: world]
+            # The first samples come again where they do not divide evenly, so that no process goes without.
+            order = order[torch.arange(dist.get_rank(), len(self) * world, world) % len(order)]
         return iter(order.tolist())
 
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.epochs import EpochDraws
 from lightning_ubs.errors import SelectionError
+from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.sampling import BatchLayout, EpochPlan
+from lightning_ubs.saved_state import STATE_VERSION, check_state, plain_arguments
+from lightning_ubs.state import DrawCounts
 from lightning_ubs.strategies import Strategy
-
-STATE_VERSION = 1
 
 Share = Callable[[Tensor], Tensor]
 
@@ -79,7 +79,7 @@ class Selector:
         return self._epochs.seed
 
     def forget(self) -> None:
-        """Start anew, as if nothing had been trained."""
+        """Start from scratch, as if nothing had been trained."""
         self.layout: BatchLayout | None = None
         self.schedule = Schedule(0, 0)
         self.joined_epoch = 0
@@ -88,6 +88,8 @@ class Selector:
         self.probabilities: Tensor | None = None
         self.drift: Tensor | None = None
         self.skipped_batches = 0
+        self.draws: DrawCounts | None = None
+        self._counts_draws = True
         self._probabilities_epoch = -1
         self._batches_done = 0
         self._batch_ids = torch.empty(0, dtype=torch.int64)
@@ -97,6 +99,8 @@ class Selector:
     def lay_out(self, layout: BatchLayout) -> None:
         """Cut epochs as ``layout`` says."""
         self.layout = layout
+        if self._counts_draws and (self.draws is None or len(self.draws) != layout.num_samples):
+            self.draws = DrawCounts(layout.num_samples)
 
     def drop_plan(self) -> None:
         """Make the plan of the current epoch anew when it is next asked for."""
@@ -153,6 +157,8 @@ class Selector:
 
     def finish_batch(self, batch: int) -> None:
         """Batch ``batch`` of the plan was trained on."""
+        if self.draws is not None:
+            self.draws.add(self._planned.global_batch(batch), self._planned.epoch)
         self._trained[batch] = True
         self._batches_done = batch + 1
 
@@ -179,7 +185,7 @@ class Selector:
         probabilities, mean = self.probabilities, self.strategy.measured.mean_uncertainty
         values = {
             "pressure": self.pressure,
-            "effective_sample_size": None if probabilities is None else 1 / float(probabilities.square().sum()),
+            "effective_sample_size": None if probabilities is None else effective_sample_size(probabilities),
             "distinct_share": len(torch.unique(self.trained_ids())) / max(1, self._layout.num_samples),
             "mean_uncertainty": None if mean is None else float(mean),
             "correlation_drift": None if self.drift is None else float(self.drift),
@@ -189,12 +195,12 @@ class Selector:
         return {name: value for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and scalars from which selection goes on exactly (or, if compact, validly)."""
+        """Tensors and scalars from which selection resumes exactly (or, if compact, validly)."""
         strategy = self.strategy.compact_state_dict() if self.compact else self.strategy.state_dict()
         state = {
             "version": STATE_VERSION,
             "strategy": type(self.strategy).__name__,
-            "arguments": _plain_arguments(self.strategy),
+            "arguments": plain_arguments(self.strategy),
             "seed": self.seed,
             "joined_epoch": self.joined_epoch,
             "epoch": -1 if self.plan is None else self.plan.epoch,
@@ -205,22 +211,41 @@ class Selector:
             "probabilities_epoch": self._probabilities_epoch,
             "strategy_state": strategy,
         }
+        if self.draws is not None:
+            state |= self.draws.state_dict()
         return state if self.probabilities is None else state | {"probabilities": self.probabilities.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
-        _check_state(state, self.strategy)
+        check_state(state, self.strategy)
         self._epochs.seed = state["seed"]
         self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]
         self.probabilities = state.get("probabilities")
         self._probabilities_epoch = state["probabilities_epoch"]
-        self.plan = None
+        self.plan = self.draws = None
+        # A checkpoint of the first release does not say what was drawn before it: better no number than a wrong one.
+        self._counts_draws = "times_drawn" in state
+        if self._counts_draws:
+            self.draws = DrawCounts(self.strategy.num_samples)
+            self.draws.load_state_dict(state)
         self.strategy.load_state_dict(state["strategy_state"])
+
+    def load_to_look_at(self, state: dict[str, Any]) -> None:
+        """Show what a checkpoint holds, outside of a training; the next one starts anew."""
+        needed = [what for what in ("labels", "features") if getattr(self.strategy, f"needs_{what}")]
+        if needed:
+            raise SelectionError(
+                f"{type(self.strategy).__name__} needs the {' and '.join(needed)} of the training data besides its "
+                "state; give the checkpoint to Trainer.fit(..., ckpt_path=) instead."
+            )
+        self.forget()
+        self.strategy.reset(state["num_samples"])
+        self.load_state_dict(state)
 
     def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
-        here, there = _plain_arguments(self.strategy), state.get("arguments", {})
+        here, there = plain_arguments(self.strategy), state.get("arguments", {})
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
 
     @property
@@ -241,7 +266,7 @@ class Selector:
         if known not in (None, labels):
             raise SelectionError(
                 f"predictions have {labels} labels, but {known} were remembered so far (from a checkpoint, or earlier "
-                "in this run); keep the number of labels, or train anew."
+                "in this run); keep the number of labels, or train from scratch."
             )
 
     def _measure(self, epoch: int, share: Share) -> None:
@@ -266,32 +291,7 @@ class Selector:
         )
         if not valid:
             raise SelectionError(
-                f"{type(self.strategy).__name__} gave probabilities that are not {self._layout.num_samples} finite "
+                f"{type(self.strategy).__name__} returned probabilities that are not {self._layout.num_samples} finite "
                 "numbers of at least 0 with a positive sum; check what its update was given."
             )
         return probabilities
-
-
-def _plain_arguments(strategy: Strategy) -> dict[str, str]:
-    """The strategy's arguments as text, for a checkpoint."""
-    arguments = constructor_arguments(strategy).items()
-    return {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
-
-
-def _check_state(state: dict[str, Any], strategy: Strategy) -> None:
-    if state.get("version") != STATE_VERSION:
-        raise SelectionError(
-            f"the checkpoint's selection state has version {state.get('version')}, this release reads {STATE_VERSION}; "
-            "resume with the release that wrote it, or train anew."
-        )
-    name = type(strategy).__name__
-    if state["strategy"] != name:
-        raise SelectionError(
-            f"the checkpoint was written with the strategy {state['strategy']}, but this run uses {name}; resume with "
-            "the same strategy, or train anew."
-        )
-    if state["num_samples"] not in (0, strategy.num_samples):
-        raise SelectionError(
-            f"the checkpoint was written for {state['num_samples']} training samples, but this run has "
-            f"{strategy.num_samples}; resume on the same dataset, or train anew."
-        )

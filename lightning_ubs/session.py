@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from lightning_ubs import _lightning
 from lightning_ubs._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.collectives import broadcast_from_rank_zero
+from lightning_ubs.epoch_options import samples_per_epoch
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.memory import Memory, check_shard, shard_of
 from lightning_ubs.observe import DatasetLabels, feature_matrix
@@ -119,7 +120,7 @@ class FitSession:
         if self._fresh and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
-                f"The training so far went without BatchSelection: selection joins in epoch {trainer.current_epoch} "
+                f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
@@ -225,7 +226,7 @@ class FitSession:
         check_loader(dataloader, rank, world_size)
         batches = dataloader.batch_sampler
         n = len(dataloader.dataset)
-        samples = self._epoch_samples(n)
+        samples = samples_per_epoch(self.epoch_size, n)
         layout = BatchLayout(n, batches.batch_size, batches.drop_last, world_size, rank, samples)
         if samples is not None and layout.num_batches == 0:
             raise SelectionError(
@@ -254,17 +255,6 @@ class FitSession:
             selector.schedule = Schedule(self._start, self._start + 1 if self.end_epoch is None else self.end_epoch)
             self.prepare()
         return self._loader
-
-    def _epoch_samples(self, n: int) -> int | None:
-        """Samples per epoch, where they are not all n."""
-        if self.epoch_size is None or self.epoch_size == 1:
-            return None
-        if self.epoch_size > n:
-            raise SelectionError(
-                f"epoch_size={self.epoch_size} is more than the {n} training samples; use at most {n}, or a share in "
-                "(0, 1]."
-            )
-        return max(1, round(self.epoch_size * n)) if isinstance(self.epoch_size, float) else self.epoch_size
 
     def _release_loader(self) -> None:
         if self._loader is not None:

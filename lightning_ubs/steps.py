@@ -138,8 +138,8 @@ class TrainingSteps:
             allowed = "in [0, 1]" if self.observer.kind == "probs" else "finite"
             raise SelectionError(
                 f"the predictions of epoch {plan.epoch}, batch {fault[0]}, sample {fault[1]} are not all {allowed}; "
-                "training has diverged or its output is not what it was taken for: lower the learning rate, or say "
-                "where the predictions are with outputs=. What was known before is unharmed."
+                "training has diverged, or the wrong output was read: lower the learning rate, or say "
+                "where the predictions are with outputs=. The state from before is unharmed."
             )
 
     def evaluate(self, session: FitSession, epoch: int, loader: DataLoader[Any]) -> None:

@@ -195,7 +195,7 @@ def test_warm_up_epochs_are_the_same_shuffled_passes_for_every_strategy() -> Non
 
 
 def test_another_seed_gives_another_order_and_the_same_one_the_same() -> None:
-    first, again, other = (fit(selection(seed=seed), seeded_module())[0].ids() for seed in (1, 1, 2))
+    first, again, other = (fit(selection(seed=seed), seeded_module()).module.ids() for seed in (1, 1, 2))
     assert first == again
     assert all(first[epoch] != other[epoch] for epoch in range(4))
 
@@ -241,7 +241,7 @@ def test_training_with_random_selection_leaves_the_model_random_numbers_as_they_
     drawn = []
     for kind in (Random, UBS):
         torch.manual_seed(0)
-        drawn.append(fit(BatchSelection(kind(), warmup_epochs=1), Noisy())[0].noise)
+        drawn.append(fit(BatchSelection(kind(), warmup_epochs=1), Noisy()).module.noise)
     assert drawn[0] == drawn[1]
 
 

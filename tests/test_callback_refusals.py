@@ -201,7 +201,7 @@ def test_matrices_are_read_from_the_dataset_or_taken_as_given(dataset: Any, stra
     runs = []
     for selection, train in ((BatchSelection(strategy(), warmup_epochs=1), whole), (given, loader(Bare()))):
         torch.manual_seed(0)
-        runs.append(fit(selection, train=train, max_epochs=3)[0].ids())
+        runs.append(fit(selection, train=train, max_epochs=3).module.ids())
     assert runs[0] == runs[1]
 
 
@@ -212,7 +212,7 @@ def test_sparse_matrices_are_taken_as_well() -> None:
     runs = []
     for one, two in ((labels, features), (LABELS, FEATURES)):
         torch.manual_seed(0)
-        runs.append(fit(BatchSelection(HardImbalance(), warmup_epochs=1, labels=one, features=two))[0].ids())
+        runs.append(fit(BatchSelection(HardImbalance(), warmup_epochs=1, labels=one, features=two)).module.ids())
     assert runs[0] == runs[1]
 
 
@@ -241,7 +241,7 @@ def test_targets_may_be_named(targets: Any) -> None:
     for source in (None, targets):
         torch.manual_seed(0)
         selection = BatchSelection(HardImbalance(), warmup_epochs=1, targets=source)
-        runs.append(fit(selection, Returning())[0].ids())
+        runs.append(fit(selection, Returning()).module.ids())
     assert runs[0] == runs[1]
 
 
@@ -280,7 +280,7 @@ def test_a_strategy_that_gives_no_probabilities_is_named() -> None:
         def probabilities(self, pressure: float) -> torch.Tensor:
             return super().probabilities(pressure) * float("nan")
 
-    with pytest.raises(SelectionError, match="Broken gave probabilities that are not 42 finite"):
+    with pytest.raises(SelectionError, match="Broken returned probabilities that are not 42 finite"):
         fit(BatchSelection(Broken(), warmup_epochs=1))
 
 

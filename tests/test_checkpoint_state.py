@@ -104,8 +104,9 @@ def test_what_another_training_taught_is_forgotten_when_a_checkpoint_without_sel
     trainer.save_checkpoint(tmp_path / "plain.ckpt")
     used, fresh = make_selection(), make_selection()
     train(tmp_path, used, max_epochs=4)
-    runs = [train(tmp_path, selection, ckpt=tmp_path / "plain.ckpt")[1] for selection in (used, fresh)]
-    assert runs[0].seen == runs[1].seen
+    _, after_use = train(tmp_path, used, ckpt=tmp_path / "plain.ckpt")
+    _, afresh = train(tmp_path, fresh, ckpt=tmp_path / "plain.ckpt")
+    assert after_use.seen == afresh.seen
 
 
 def test_a_checkpoint_written_by_the_first_release_is_continued(tmp_path):

@@ -23,6 +23,8 @@ def assert_ranks_hold_the_same(ranks: list[dict]) -> None:
             for key in STATE:
                 assert (mine[key] is None) == (theirs[key] is None)
                 assert mine[key] is None or torch.equal(mine[key], theirs[key]), key
+        for drawn in ("times_drawn", "last_epoch_drawn"):
+            assert torch.equal(ranks[0]["state"][drawn], other["state"][drawn])
         left, right = ranks[0]["state"]["strategy_state"], other["state"]["strategy_state"]
         assert all(torch.equal(left[k], right[k]) for k in left if isinstance(left[k], torch.Tensor))
 

@@ -66,13 +66,15 @@ def test_losses_come_from_the_pass_too() -> None:
 
 def test_training_goes_on_as_if_there_had_been_no_pass() -> None:
     """Modes, running statistics and random numbers are what they were; uniform P needs no predictions."""
-    runs = []
+    drawn, states = [], []
     for refresh in (None, EvaluationPass(), EvaluationPass(mc_samples=3)):
         L.seed_everything(5, verbose=False)
         module, *_ = fit(BatchSelection(UBS(s0=1.0), warmup_epochs=1, refresh=refresh), Dropping())
         assert all(all(modes) for modes in module.modes)
-        runs.append((module.ids(), torch.cat([value.flatten().double() for value in module.state_dict().values()])))
-    assert all(ids == runs[0][0] and torch.equal(state, runs[0][1]) for ids, state in runs)
+        drawn.append(module.ids())
+        states.append(torch.cat([value.flatten().double() for value in module.state_dict().values()]))
+    assert all(ids == drawn[0] for ids in drawn[1:])
+    assert all(torch.equal(state, states[0]) for state in states[1:])
 
 
 def test_monte_carlo_dropout_takes_the_entropy_of_the_mean_and_the_change_between_the_predictions() -> None:
@@ -169,7 +171,7 @@ def test_what_is_no_pass_and_a_pass_that_nobody_reads_are_refused() -> None:
         BatchSelection(refresh="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no use to Random.*leave it out"):
         BatchSelection(Random(), refresh=EvaluationPass())
-    with pytest.raises(ValueError, match="predict=3 is no function"):
+    with pytest.raises(ValueError, match="predict=3 is not a function"):
         EvaluationPass(predict=3)  # type: ignore[arg-type]
 
 

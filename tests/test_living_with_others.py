@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from typing import NamedTuple
 
 import lightning as L
 import pytest
@@ -19,7 +20,7 @@ from lightning.pytorch.tuner import Tuner
 from resume_tools import PlanCheck, Recorder, make_data, make_loader, make_selection, make_trainer, weights_of
 from torch.utils.data import DataLoader
 
-from lightning_ubs import SelectionSampler
+from lightning_ubs import BatchSelection, SelectionSampler
 
 
 class Data(L.LightningDataModule):
@@ -57,28 +58,35 @@ class Tunable(Recorder):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
+class Fitted(NamedTuple):
+    trainer: L.Trainer
+    module: Recorder
+    selection: BatchSelection
+    check: PlanCheck
+
+
 def fit(folder, module=None, callbacks=(), workers=0, data=None, **options):
     selection = make_selection()
     check = PlanCheck(selection)
     module = module or Recorder()
     trainer = make_trainer(folder, [selection, check, *callbacks], **options)
     trainer.fit(module, datamodule=data or Data(workers=workers))
-    return trainer, module, selection, check
+    return Fitted(trainer, module, selection, check)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_reloaded_in_training_keep_the_same_order(tmp_path, workers):
     plain = fit(tmp_path, workers=workers)
     reloaded = fit(tmp_path, workers=workers, reload_dataloaders_every_n_epochs=1)
-    assert reloaded[1].seen == plain[1].seen
-    assert torch.equal(weights_of(reloaded[1]), weights_of(plain[1]))
-    assert reloaded[3].checked == 6 * 7
+    assert reloaded.module.seen == plain.module.seen
+    assert torch.equal(weights_of(reloaded.module), weights_of(plain.module))
+    assert reloaded.check.checked == 6 * 7
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_built_early_for_a_scheduler_are_ours_and_resume_exactly(tmp_path, workers):
     steps = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=25, save_top_k=-1)
-    whole = fit(tmp_path, Scheduled(), [steps], workers=workers)[1]
+    whole = fit(tmp_path, Scheduled(), [steps], workers=workers).module
     selection, resumed = make_selection(), Scheduled()
     trainer = make_trainer(tmp_path, [selection, PlanCheck(selection)])
     trainer.fit(resumed, datamodule=Data(workers=workers), ckpt_path=tmp_path / "step=25.ckpt")
@@ -90,7 +98,7 @@ def test_loaders_built_early_for_a_scheduler_are_ours_and_resume_exactly(tmp_pat
 def test_early_stopping_and_weight_averaging_leave_every_id_right(tmp_path):
     stop = EarlyStopping("val_loss", patience=1, min_delta=10.0)
     average = StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=3)
-    assert fit(tmp_path, callbacks=[average])[3].checked == 6 * 7
+    assert fit(tmp_path, callbacks=[average]).check.checked == 6 * 7
     trainer, _, _, check = fit(tmp_path, callbacks=[stop], val_check_interval=0.5)
     assert trainer.should_stop
     assert check.checked < 6 * 7
@@ -99,19 +107,25 @@ def test_early_stopping_and_weight_averaging_leave_every_id_right(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", ["callback", "tuner"])
 def test_selection_stands_aside_for_the_lr_finder_and_comes_back(tmp_path, way, workers):
-    plain = fit(tmp_path, Tunable(), workers=workers)[1]
+    plain = fit(tmp_path, Tunable(), workers=workers)
     selection, module = make_selection(), Tunable()
     check = PlanCheck(selection)
     options = {"num_training_steps": 9, "update_attr": False} if way == "callback" else {}
     finder = [LearningRateFinder(**options)] if way == "callback" else []
     trainer = make_trainer(tmp_path, [selection, check, *finder])
     if way == "tuner":
+        before = weights_of(module).clone()
         Tuner(trainer).lr_find(module, datamodule=Data(workers=workers), num_training=9, update_attr=False)
+        assert torch.equal(weights_of(module), before)
     module.seen.clear()
     trainer.fit(module, datamodule=Data(workers=workers))
     assert check.checked == 6 * 7
-    after = {key: ids for key, ids in module.seen.items() if key in plain.seen}
-    assert {key: sorted(ids) for key, ids in after.items() if key[0] == 5}.keys() == {(5, k) for k in range(7)}
+    assert module.seen == plain.module.seen
+    assert torch.equal(weights_of(module), weights_of(plain.module))
+    after, expected = selection.state_dict(), plain.selection.state_dict()
+    for name in ("history", "visits"):
+        assert torch.equal(after["strategy_state"][name], expected["strategy_state"][name])
+    assert torch.equal(after["probabilities"], expected["probabilities"])
     assert selection.pressure == 1.0
 
 
@@ -129,13 +143,11 @@ def test_selection_follows_the_batch_size_scaler(tmp_path):
 
 def test_two_fits_in_a_row_with_one_callback_are_two_equal_runs(tmp_path):
     selection = make_selection()
-    runs = []
-    for _ in range(2):
-        module = Recorder()
+    first, second = Recorder(), Recorder()
+    for module in (first, second):
         make_trainer(tmp_path, [selection, PlanCheck(selection)]).fit(module, datamodule=Data())
-        runs.append(module)
-    assert runs[0].seen == runs[1].seen
-    assert torch.equal(weights_of(runs[0]), weights_of(runs[1]))
+    assert first.seen == second.seen
+    assert torch.equal(weights_of(first), weights_of(second))
 
 
 def test_one_trainer_that_goes_on_keeps_what_was_learnt(tmp_path):
@@ -191,7 +203,7 @@ def test_a_sampler_that_the_user_built_is_found_and_kept(tmp_path, workers):
     data = make_data()
     sampler = SelectionSampler(data)
     loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
-    plain = fit(tmp_path)[1]
+    plain = fit(tmp_path).module
     selection, module = make_selection(), Recorder()
     trainer = make_trainer(tmp_path, [selection, PlanCheck(selection)])
     trainer.fit(module, loader)

@@ -66,9 +66,7 @@ def assert_goes_on_equally(resumed, whole):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_weights(
-    tmp_path, name, workers, record_property
-):
+def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_weights(tmp_path, name, workers):
     steps = ModelCheckpoint(
         tmp_path, filename="step-{step}", every_n_train_steps=5, save_top_k=-1, auto_insert_metric_name=False
     )
@@ -78,17 +76,12 @@ def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_wei
         train(tmp_path, name, workers, [crash], fail_at=(CUT_EPOCH, 4))
     (tmp_path / "step-25.ckpt").rename(tmp_path / "every_n_train_steps.ckpt")
 
-    equal = 0
     for moment in MOMENTS:
         checkpoint = tmp_path / f"{moment}.ckpt"
         torch.load(checkpoint, weights_only=True)
         resumed, again = train(tmp_path, name, workers, ckpt=checkpoint)
         assert_goes_on_equally(resumed, whole)
         assert torch.equal(again.probabilities, selection.probabilities)
-        equal += 1
-    record_property("equal_resumes", equal)
-    print(f"{name}, {workers} workers: {equal} of {len(MOMENTS)} resumes equal")
-    assert equal == len(MOMENTS)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

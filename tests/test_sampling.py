@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
@@ -61,11 +64,6 @@ def test_indexing_counts_from_the_end_and_stops_at_it() -> None:
     for outside in (3, -4):
         with pytest.raises(IndexError, match="3 batches"):
             plan[outside]
-
-
-def test_distinct_share_counts_samples_once() -> None:
-    plan = EpochPlan(0, torch.tensor([0, 1, 0, 1, 2, 0]), BatchLayout(6, 2))
-    assert plan.distinct_share == 0.5
 
 
 def test_a_generator_depends_on_seed_and_epoch_alone() -> None:
@@ -131,3 +129,75 @@ def test_released_it_shuffles_again() -> None:
     assert list(sampler) == list(range(6))
     sampler.release()
     assert list(sampler) == unbound
+
+
+def test_generators_do_not_change_between_releases() -> None:
+    """A run that is resumed with a later release must draw the same epochs."""
+    assert torch.randperm(6, generator=epoch_generator(3, 1)).tolist() == [3, 1, 0, 5, 2, 4]
+
+
+@given(layouts)
+def test_the_size_of_a_share_is_known_without_making_it(layout: BatchLayout) -> None:
+    for rank in range(layout.world_size):
+        mine = dataclasses.replace(layout, rank=rank)
+        plan = pass_over(mine)
+        for k in range(len(plan)):
+            assert plan.rank_size(k) == len(plan[k]) == len(plan.rank_batch(k, rank))
+
+
+def test_an_epoch_may_be_shorter_or_longer_than_the_set() -> None:
+    shorter = BatchLayout(20, 4, epoch_samples=10)
+    assert (shorter.num_batches, shorter.num_draws, shorter.full_draws) == (3, 10, 12)
+    dropped = BatchLayout(20, 4, drop_last=True, epoch_samples=10)
+    assert (dropped.num_batches, dropped.num_draws, dropped.full_draws) == (2, 8, 8)
+    longer = BatchLayout(6, 4, world_size=2, epoch_samples=16)
+    assert (longer.global_batch_size, longer.num_batches, longer.num_draws) == (6, 2, 12)
+
+
+def test_a_layout_is_one_process_with_all_samples_unless_said() -> None:
+    assert BatchLayout(10, 4) == BatchLayout(10, 4, drop_last=False, world_size=1, rank=0, epoch_samples=None)
+
+
+def test_ids_of_some_batches_are_theirs_in_order() -> None:
+    plan = EpochPlan(0, torch.tensor([5, 3, 1, 0, 2, 4, 6]), BatchLayout(7, 3))
+    assert plan.ids_of(torch.tensor([True, False, True])).tolist() == [5, 3, 1, 6]
+    assert plan.ids_of(torch.tensor([False, False, False])).tolist() == []
+
+
+def test_a_plan_that_is_followed_once_comes_before_the_source_and_is_then_forgotten() -> None:
+    layout = BatchLayout(6, 2)
+    sampler = SelectionSampler(dataset(6))
+    sampler.bind(lambda: (pass_over(layout), 0), layout)
+    other = EpochPlan(1, torch.tensor([5, 4, 3, 2, 1, 0]), layout)
+    sampler.follow_once(other, 1)
+    assert list(sampler) == [3, 2, 1, 0]
+    assert list(sampler) == list(range(6))
+    sampler.follow_once(other, 0)
+    sampler.release()
+    assert not sampler.is_bound
+    sampler.bind(lambda: (pass_over(layout), 0), layout)
+    assert list(sampler) == list(range(6))
+
+
+@pytest.mark.parametrize(("n", "world"), [(10, 2), (10, 3), (7, 4), (1, 2), (1, 4), (2, 5)])
+def test_without_a_callback_each_process_takes_its_share(n: int, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(SelectionSampler(dataset(n), seed=2))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: world)
+    shares = []
+    for rank in range(world):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        sampler = SelectionSampler(dataset(n), seed=2)
+        shares.append(list(sampler))
+        assert len(shares[-1]) == len(sampler) == -(-n // world)
+    dealt = [shares[place % world][place // world] for place in range(n)]
+    assert dealt == whole
+    assert {i for share in shares for i in share} == set(range(n))
+
+
+def test_one_process_of_one_and_no_process_group_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(SelectionSampler(dataset(9)))
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    monkeypatch.setattr(dist, "is_initialized", lambda: 1 / 0)  # must not be asked
+    assert list(SelectionSampler(dataset(9))) == whole
+    assert SelectionSampler(dataset(9)).seed == 0

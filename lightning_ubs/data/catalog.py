@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import os
@@ -12,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs._extras import optional_import
 from lightning_ubs.data.download import data_folder, fetch_file
 from lightning_ubs.data.embedded import make_digits, make_synthetic
@@ -43,9 +43,8 @@ def entry(name: str) -> Entry:
     """
     found = _BY_NAME.get(str(name).lower())
     if found is None:
-        close = difflib.get_close_matches(str(name).lower(), _BY_NAME, n=1)
-        guess = f"did you mean {_BY_NAME[close[0]].name!r}? " if close else ""
-        raise DataError(f"no dataset is called {name!r}; {guess}choose one of {', '.join(names())}.")
+        way_out = did_you_mean(str(name), names(), f"choose from {', '.join(names())}.")
+        raise DataError(f"no dataset is called {name!r}; {way_out}")
     return found
 
 

@@ -60,7 +60,7 @@ _COMMANDS = {
     "list": _Command("data list", range(1), ("data_dir",), f"Lists all datasets.\n\n{_DATA_DIR}"),
     "show": _Command(
         "data show NAME", range(1, 2), ("data_dir",),
-        f"Tells what is known of one dataset: counts, origin, defects, files and checksums.\n\n{_DATA_DIR}",
+        f"Shows what is known about one dataset: counts, origin, defects, files and checksums.\n\n{_DATA_DIR}",
     ),
     "get": _Command(
         "data get NAME", range(1, 2), ("data_dir",), f"Downloads one dataset and checks it.\n\n{_DATA_DIR}"
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> str:
     words = [word for word in words if word not in asks]
     if not words:
         return "\n".join(f"lightning-ubs {command.form}" for command in _COMMANDS.values()) + (
-            "\n\nlightning-ubs data COMMAND --help tells more."
+            "\n\nlightning-ubs data COMMAND --help says more."
         )
     name, names = words[0], words[1:]
     command = _COMMANDS.get(name)

@@ -17,6 +17,9 @@ def register_datasets() -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
+    there = store.repo.get("data", {})
     for known in ENTRIES:
+        if f"{known.name}.yaml" in there:
+            continue  # Hydra 1.4 warns of a name that is registered twice
         node = {"defaults": ["default", "_self_"], "name": known.name}
         store.store(group="data", name=known.name, node=node, provider="lightning-ubs")

@@ -90,7 +90,7 @@ def plan_runs(
     runs: dict[str, CalledRun] = {}
     for fold, seed in pairs:
         for label, selection in selections.items():
-            method = _described(label, selection)
+            method = described(label, selection)
             key = digest([shared, {name: method[name] for name in ("selection", "parameters")}, fold, seed])
             identity = names | method | {"fold": fold, "seed": seed, "monitor": monitor, "mode": mode}
             whole = identity | {"key": key, "config_hash": digest([shared, identity])}
@@ -116,7 +116,7 @@ def named_selections(selections: Mapping[str, Selection] | Sequence[Selection]) 
     return {**(baseline or {"Random": Random()}), **selections}
 
 
-def _described(label: str, selection: Selection) -> dict[str, Any]:
+def described(label: str, selection: Selection) -> dict[str, Any]:
     """How a record tells this method: a key of this package's table or the class, its settings, its name."""
     strategy = _strategy(selection)
     row = next((row for row in METHODS if type(strategy) is row.strategy), None)
@@ -191,7 +191,7 @@ def _make_module(module: Any, data: LightningDataModule) -> LightningModule:
     except Exception as error:
         raise ConfigError(f"module raised {type(error).__name__}: {' '.join(str(error).split())}") from error
     if not isinstance(found, LightningModule):
-        raise ConfigError(f"module gave {type(found).__name__}; let it give a LightningModule.")
+        raise ConfigError(f"module returned {type(found).__name__}; return a LightningModule.")
     return found
 
 

@@ -38,16 +38,16 @@ def compare_command(config: Mapping[str, Any], say: Callable[[str], None], repor
 
 
 def dry_run(runs: Sequence[PlannedRun], store: ResultsStore, jobs: int | None) -> list[str]:
-    """The runs, which of them are there already, and how long the others will take, judged by those."""
+    """The runs, which of them are done, and how long the others will take, estimated from those."""
     done = {record.key: record for record in store.records() if record.finished}
     lines = [f"{'there' if run.key in done else 'to do'}  {run.title}" for run in runs]
     todo = [run for run in runs if run.key not in done]
     count, _ = share_processors(jobs, len(todo))
-    lines.append(f"{len(runs)} runs, {len(runs) - len(todo)} there already, {len(todo)} to do, {count} at a time")
+    lines.append(f"{len(runs)} runs, {len(runs) - len(todo)} already done, {len(todo)} to do, {count} at a time")
     known = [(record.data, record.model, record.seconds) for record in done.values() if record.seconds is not None]
     if todo and known:
         seconds = sum(_estimate(run, known) for run in todo) / count
-        lines.append(f"about {span(seconds)}, judged by the {len(known)} finished runs in {store.folder}")
+        lines.append(f"about {span(seconds)}, estimated from the {len(known)} finished runs in {store.folder}")
     elif todo:
         lines.append("how long they take is unknown until one is finished")
     return lines

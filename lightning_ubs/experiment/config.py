@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs._files import sha256
 
 CONFIG_MODULE = "lightning_ubs.configs"
@@ -45,8 +45,15 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize_config_module(CONFIG_MODULE, **version_base()):
         return _unresolved(compose("train", list(overrides)))
+
+
+def version_base() -> dict[str, Any]:
+    """Which version's defaults Hydra shall use: 1.3 wants to be told, later ones warn if they are."""
+    import hydra
+
+    return {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,17 +159,6 @@ def assign(config: dict[str, Any], key: str, value: Any) -> bool:
     return True
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """``"did you mean X? "`` for a near miss, else nothing.
-
-    >>> suggestion("lamda1", ["lambda1", "window"])
-    'did you mean lambda1? '
-    """
-    by_case = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_case, n=1)
-    return f"did you mean {by_case[close[0]]}? " if close else ""
-
-
 def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
     """The error for a key that a configuration does not have."""
     *path, last = key.split(".")
@@ -175,9 +171,8 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
     chosen = siblings.get("name") if place in GROUPS else None
     where = f" in {place}={chosen}" if chosen else f" in {place}" if place else ""
     given = key if value is None else f"{key}={value}"
-    return ConfigError(
-        f"{given}: there is no key {last!r}{where}; {suggestion(last, known)}valid keys are {', '.join(known)}."
-    )
+    way_out = did_you_mean(last, known, f"valid keys are {', '.join(known)}.")
+    return ConfigError(f"{given}: there is no key {last!r}{where}; {way_out}")
 
 
 def _code(config: Mapping[str, Any]) -> str:

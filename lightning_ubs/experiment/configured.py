@@ -21,10 +21,10 @@ from lightning_ubs.experiment.instantiate import (
     build_selection,
     data_name,
 )
-from lightning_ubs.experiment.live import SelectionImages
 from lightning_ubs.experiment.record import Mode
 from lightning_ubs.experiment.run import TrainingRun
 from lightning_ubs.experiment.selection import settings_of
+from lightning_ubs.images import SelectionImages
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
 _ASIDE = ("seed", "history_dtype", "device", "memory", "save_state", "log_metrics", "loader")
@@ -59,10 +59,10 @@ class ConfiguredRun(TrainingRun):
         return build_selection(self.config["selection"], self.identity["seed"])
 
     def make_callbacks(self, selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
-        """Those of ``callbacks``, and images for TensorBoard if its logger is chosen."""
+        """Those of ``callbacks``, and images if a logger that shows them is chosen."""
         found = build_callbacks(self.config.get("callbacks"))
         every = self.config["logger"].get("image_every_n_epochs", 0)
-        return [*found, SelectionImages(selection, every, getattr(data, "label_names", None))] if every else found
+        return [*found, SelectionImages(selection, every)] if every else found
 
     def make_loggers(self, folder: Path) -> list[Logger]:
         """Those of ``logger``."""

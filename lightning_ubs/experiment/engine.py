@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs._extras import optional_import
-from lightning_ubs.experiment.config import ConfigError, suggestion
+from lightning_ubs.experiment.config import ConfigError
 
 Engine = Literal["loky", "sequential", "ray", "dask"]
 
@@ -24,7 +25,8 @@ def check_engine(engine: str) -> None:
     """Refuse an engine that there is not, or whose package is missing."""
     if engine not in get_args(Engine):
         known = get_args(Engine)
-        raise ConfigError(f"engine={engine!r} is unknown; {suggestion(engine, known)}choose from {', '.join(known)}.")
+        way_out = did_you_mean(engine, known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"engine={engine!r} is unknown; {way_out}")
     optional_import("joblib")
     if engine == "ray":
         optional_import("ray", "ray")

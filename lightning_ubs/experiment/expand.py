@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs.data import DataError, MultiLabelDataModule, catalog
 from lightning_ubs.experiment.config import (
     ConfigError,
@@ -19,7 +20,6 @@ from lightning_ubs.experiment.config import (
     leaves,
     lookup,
     resolved,
-    suggestion,
     target_of,
     unknown_key,
 )
@@ -115,10 +115,9 @@ def _group(group: str, choice: Any) -> Any:
             return _dataset(str(choice))
         else:
             known = [str(option) for option in error.options or () if option != "default"]
-            raise ConfigError(
-                f"{group}={choice}: there is no such {group}; {suggestion(str(choice), known)}choose from "
-                f"{', '.join(known)}, or give the dotted path of a class."
-            ) from None
+            listed = f"choose from {', '.join(known)}, or give the dotted path of a class."
+            way_out = did_you_mean(str(choice), known, listed)
+            raise ConfigError(f"{group}={choice}: there is no such {group}; {way_out}") from None
     return found if target_of(found) is None else {**_defaults(group, str(found["_target_"])), **found}
 
 

@@ -150,7 +150,7 @@ def _orders(runs: Sequence[PlannedRun]) -> dict[str, bytes]:
         except Exception as error:
             raise ConfigError(
                 f"a part of the run {run.title!r} cannot be sent to another process ({' '.join(str(error).split())}); "
-                "make it inside the function that is given, instead of outside."
+                "create it inside the function that you pass, not outside."
             ) from error
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import DataError, MultiLabelDataModule
+from lightning_ubs.experiment.allowed import allowed, targets
 from lightning_ubs.experiment.config import ConfigError, target_of
 from lightning_ubs.experiment.loaders import as_datamodule
 from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
@@ -36,8 +37,7 @@ def locate(target: str) -> Any:
     if os.getcwd() not in sys.path:  # a console script does not search it, `python -m` does
         sys.path.append(os.getcwd())
     try:
-        with _allowed([target]):
-            return hydra.utils.get_object(target)
+        return hydra.utils.get_object(target)
     except Exception as error:
         cause = str(error.__cause__ or error).splitlines()[0]
         raise ConfigError(
@@ -56,8 +56,9 @@ def instantiate(group: str, config: Mapping[str, Any], **known: Any) -> Any:
     target = str(config["_target_"])
     takes = parameters(locate(target))
     filled = {name: value for name, value in known.items() if name in takes and config.get(name) is None}
+    scope = allowed({part: locate(part) for part in targets(config)})
     try:
-        with _allowed(list(_targets(config))):
+        with scope:
             return hydra.utils.instantiate(dict(config) | filled, _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
@@ -81,7 +82,7 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
             return BatchSelection(found, **{"seed": seed} | shared)
     if isinstance(found, BatchSelection):
         return reseeded(found, seed)
-    raise ConfigError(f"selection: {target} gave {type(found).__name__}; let it give a Strategy or a BatchSelection.")
+    raise ConfigError(f"selection: {target} returned {type(found).__name__}; return a Strategy or a BatchSelection.")
 
 
 def build_data(config: Mapping[str, Any], fold: int = 0, seed: int = 0) -> LightningDataModule:
@@ -107,7 +108,7 @@ def build_network(
         features, labels = _sizes(data)
         if features is None or labels is None:
             raise ConfigError(
-                f"model={config['name']} needs data that tell num_features and num_labels; add these two attributes to "
+                f"model={config['name']} needs num_features and num_labels from the data; add these two attributes to "
                 f"{type(data).__name__}, or use a model of your own with _target_."
             )
         with _naming("model", config):
@@ -123,7 +124,7 @@ def build_network(
         }
     found = instantiate("model", config, **known)
     if not isinstance(found, LightningModule):
-        raise ConfigError(f"model: {target} gave {type(found).__name__}; let it give a LightningModule.")
+        raise ConfigError(f"model: {target} returned {type(found).__name__}; return a LightningModule.")
     return found
 
 
@@ -135,7 +136,7 @@ def build_callbacks(config: Mapping[str, Any] | None) -> list[Callback]:
             raise ConfigError(f"callbacks.{name}={part!r} has no _target_; give one: callbacks.{name}._target_=CLASS.")
         callback = instantiate(f"callbacks.{name}", part)
         if not isinstance(callback, Callback):
-            raise ConfigError(f"callbacks.{name}: {part['_target_']} is no Lightning callback; give one that is.")
+            raise ConfigError(f"callbacks.{name}: {part['_target_']} is not a Lightning callback; give one.")
         found.append(callback)
     return found
 
@@ -181,26 +182,6 @@ def set_up(data: LightningDataModule) -> None:
 
 def _sizes(data: LightningDataModule) -> tuple[int | None, int | None]:
     return getattr(data, "num_features", None), getattr(data, "num_labels", None)
-
-
-def _targets(config: Any) -> Iterator[str]:
-    """Every ``_target_`` in a configuration."""
-    if isinstance(config, Mapping):
-        if "_target_" in config:
-            yield str(config["_target_"])
-        config = list(config.values())
-    if isinstance(config, list | tuple):
-        for part in config:
-            yield from _targets(part)
-
-
-def _allowed(targets: list[str]) -> Any:
-    """Hydra 1.4 wants to be told what may be called: what the configuration names, but nothing of Python's own."""
-    import hydra.utils
-
-    scope = getattr(hydra.utils, "execution_whitelist", None)
-    outside = [target for target in targets if target.split(".")[0] not in sys.stdlib_module_names]
-    return nullcontext() if scope is None else scope(*outside)
 
 
 @contextmanager

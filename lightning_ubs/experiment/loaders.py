@@ -65,6 +65,6 @@ def as_datamodule(found: Any, source: str) -> LightningDataModule:
     if isinstance(found, Sequence) and not isinstance(found, str) and len(found) in (2, 3):
         return LoaderData(*found) if len(found) == 2 else TestedLoaderData(*found)
     raise ConfigError(
-        f"{source} gave {type(found).__name__}; let it give a LightningDataModule, or loaders for training, validation "
+        f"{source} returned {type(found).__name__}; return a LightningDataModule, or loaders for training, validation "
         "and (if there is one) testing."
     )

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_ubs.experiment.config import suggestion, unknown_key
+from lightning_ubs._checks import did_you_mean
+from lightning_ubs.experiment.config import unknown_key
 
 _EXPERIMENT = "experiment=NAME belongs to `lightning-ubs compare`, which runs several selections; train does one run."
 
@@ -51,12 +52,11 @@ def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
     path = str(error.missing_cfg_file or "").removesuffix(".yaml")
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
+    way_out = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
     if not group:
-        return f"there is no configuration {choice!r}; {suggestion(choice, known)}choose from {', '.join(known)}."
+        return f"there is no configuration {choice!r}; {way_out}"
     more = " `lightning-ubs data list` describes them." if group == "data" else ""
-    return (
-        f"{group}={choice}: there is no such {group}; {suggestion(choice, known)}choose from {', '.join(known)}.{more}"
-    )
+    return f"{group}={choice}: there is no such {group}; {way_out}{more}"
 
 
 def _unreadable(error: Any) -> str:
@@ -98,11 +98,11 @@ def _keys(root: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.config import CONFIG_MODULE, GROUPS
+    from lightning_ubs.experiment.config import CONFIG_MODULE, GROUPS, version_base
 
     chosen = [one for one in arguments if one.partition("=")[0] in (*GROUPS, "experiment", "scale") and "," not in one]
     GlobalHydra.instance().clear()
-    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize_config_module(CONFIG_MODULE, **version_base()):
         for overrides in (chosen, []):
             try:
                 found: Any = OmegaConf.to_container(compose(root, overrides), resolve=False)

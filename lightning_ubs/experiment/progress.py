@@ -26,16 +26,16 @@ def watched(
         store: to watch.
         keys: of the runs that are not there yet.
         total: runs of the grid.
-        known: those that are there already.
+        known: those that were done before.
         jobs: runs at a time.
         say: takes lines; None: standard output, with a live bar in a terminal.
     """
     tell = say or _sayer()
     if not keys:
-        tell(f"all {total} runs are there already")
+        tell(f"all {total} runs are already done")
         yield
         return
-    tell(f"{total} runs{f', {known} there already' if known else ''}; {jobs} at a time")
+    tell(f"{total} runs{f', {known} already done' if known else ''}; {jobs} at a time")
     display = Bar(total, known) if say is None and sys.stdout.isatty() else Lines(total, known, tell)
     place, waiting, over = store.size(), set(keys), threading.Event()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +15,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_ubs._checks import check_choice, did_you_mean
+from lightning_ubs._lightning import callbacks_of
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, suggestion
-from lightning_ubs.experiment.record import Mode
-from lightning_ubs.functional import window_fluctuation
-from lightning_ubs.functional.correlation import block_rows
-from lightning_ubs.state import PredictionHistory
-from lightning_ubs.strategies import UncertaintyStrategy
+from lightning_ubs.errors import SelectionError
+from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.record import Mode, RunRecord
 
 # Curve of a record: the name under which it is logged.
 _LOGGED = {
@@ -29,12 +30,28 @@ _LOGGED = {
     "effective_sample_size": "selection/effective_sample_size",
     "correlation_drift": "selection/correlation_drift",
 }
+# Attributes that a checkpoint holds: all that is known at the end of an epoch.
+_STATE = (
+    "curves", "validated", "correlations", "times_selected", "_uncertainty", "_fluctuation", "_measured", "_epoch",
+    "_samples", "_elapsed",
+)  # fmt: skip
 
 
 class Recorder(Callback):
-    """Keeps one value per epoch of each curve, and sums per sample. It must stand before ``selection`` in the list.
+    """Keeps what the figures of the report need, in any Trainer: curves over the epochs, and sums per sample.
 
-    The time of an epoch is that of training and selection; validation and what is done here are left out.
+    It must stand before ``selection`` in the list. After the training, :meth:`save` adds it to a results folder, of
+    which ``lightning-ubs report FOLDER`` makes a page::
+
+        selection = BatchSelection(UBS())
+        recorder = Recorder(selection, monitor="val_loss", mode="min")
+        Trainer(callbacks=[recorder, selection]).fit(model, data)
+        recorder.save("results/mine", data="photos", model="resnet")
+
+    The time of an epoch is that of training and selection; validation and what is done here are left out. What is kept
+    goes into checkpoints, with two gaps: one that is written at the end of an epoch does not know that epoch's training
+    loss and what the selection logs of it; a run that goes on in mid-epoch takes the uncertainty of that moment for
+    that of the epoch's start.
 
     Args:
         selection: the callback to watch.
@@ -42,6 +59,15 @@ class Recorder(Callback):
         epochs: epochs whose label correlation is kept; None: first selected, middle and last.
         monitor: the logged value that decides the best epoch.
         mode: whether it should be large or small.
+
+    Attributes:
+        curves: by name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
+            ``selection_seconds``, ``samples``, ``pressure``, ``effective_sample_size`` and ``correlation_drift``; None
+            where there is none.
+        validated: by epoch, what validation logged.
+        correlations: by epoch, C (q, q).
+        times_selected: draws of each sample in selected epochs, (n,).
+        max_epochs: epochs that were asked for; None if unlimited.
     """
 
     def __init__(
@@ -52,14 +78,18 @@ class Recorder(Callback):
         monitor: str = "val_macro_auc",
         mode: Mode = "max",
     ) -> None:
+        check_choice("mode", mode, ("max", "min"))
         self.selection = selection
         self.trace = trace
         self.epochs = epochs
         self.monitor = monitor
         self.mode = mode
-        self.curves: dict[str, list[Any]] = {
-            name: [] for name in ("epoch", monitor, "epoch_seconds", "samples", *_LOGGED)
-        }
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start anew, as if nothing had been trained."""
+        names = ("epoch", self.monitor, "epoch_seconds", "samples", *_LOGGED)
+        self.curves: dict[str, list[Any]] = {name: [] for name in names}
         self.validated: dict[int, dict[str, float]] = {}
         self.correlations: dict[int, Tensor] = {}
         self.times_selected = torch.zeros(0, dtype=torch.int64)
@@ -68,6 +98,27 @@ class Recorder(Callback):
         self._started = self._validation = self._elapsed = 0.0
         self._epoch: int | None = None
         self._samples: int | None = None
+        self.max_epochs: int | None = None
+        self.batches: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all epochs so far."""
+        return float(sum(self.curves["epoch_seconds"]))
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        callbacks = callbacks_of(trainer)
+        places = [place for place, one in enumerate(callbacks) if one is self.selection]
+        if not places or places[0] < callbacks.index(self):
+            raise SelectionError(
+                "Recorder must stand before the selection that it watches, in the same Trainer; use "
+                "Trainer(callbacks=[recorder, selection])."
+            )
+        if trainer.current_epoch == 0:
+            self._forget()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -98,6 +149,50 @@ class Recorder(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._collect(trainer)
+        batches = trainer.num_training_batches
+        self.max_epochs, self.batches = trainer.max_epochs, int(batches) if math.isfinite(batches) else None
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        # Copies, and plain: Lightning loads checkpoints with weights_only.
+        return {"monitor": self.monitor} | {name: copy.deepcopy(getattr(self, name)) for name in _STATE}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict["monitor"] != self.monitor:
+            raise SelectionError(
+                f"the checkpoint's Recorder has monitor={state_dict['monitor']!r}, this one has {self.monitor!r}; use "
+                "the same monitor, or leave the Recorder out."
+            )
+        for name in _STATE:
+            setattr(self, name, state_dict[name])
+
+    def save(
+        self,
+        results: str | os.PathLike[str],
+        *,
+        data: str,
+        model: str,
+        label: str | None = None,
+        seed: int | None = None,
+        fold: int = 0,
+    ) -> RunRecord:
+        """Add this training to a results folder, which ``lightning-ubs report`` reads. Runs anew replace older ones.
+
+        Args:
+            results: the folder; it is made if it does not exist.
+            data: name of the dataset, to display and to group by.
+            model: name of the model, likewise.
+            label: name of the method; the strategy's by default.
+            seed: that tells this run from others of the same method; the selection's by default.
+            fold: which part of the data was held out, likewise.
+
+        Returns:
+            What was written, without the arrays per sample.
+        """
+        from lightning_ubs.experiment.recorded import save_recorded
+
+        return save_recorded(self, results, data=data, model=model, label=label, seed=seed, fold=fold)
 
     @property
     def best_epoch(self) -> int | None:
@@ -124,8 +219,9 @@ class Recorder(Callback):
         """Read what the epoch before logged; all of it is there only when its last hook has run."""
         if self._epoch is None:
             return
-        logged = trainer.callback_metrics
-        if not self.curves["epoch"]:
+        # After a resume, the trainer knows nothing of the epoch at whose end the checkpoint was written.
+        logged: dict[str, Any] = {**self.validated.get(self._epoch, {}), **trainer.callback_metrics}
+        if not self.curves["epoch"] and trainer.callback_metrics:
             self._check_monitor(logged)
         # A value that validation logged stays there in epochs without validation; it is not theirs.
         fresh = self._epoch in self.validated or not self.monitor.startswith("val")
@@ -143,10 +239,9 @@ class Recorder(Callback):
         if self.monitor in logged or (self.monitor.startswith("val") and not self.validated):
             return
         known = [name for name in logged if not name.startswith("selection/")]
-        raise ConfigError(
-            f"monitor={self.monitor!r} is not logged by the module; {suggestion(self.monitor, known)}"
-            + (f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step.")
-        )
+        listed = f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step."
+        way_out = did_you_mean(self.monitor, known, listed)
+        raise ConfigError(f"monitor={self.monitor!r} is not logged by the module; {way_out}")
 
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection
@@ -157,10 +252,13 @@ class Recorder(Callback):
         if selection.plan is not None:
             counts = torch.bincount(selection.trained_ids, minlength=selection.strategy.num_samples)
             self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
-        uncertainty, fluctuation = selection.uncertainty, _fluctuation(selection)
-        if uncertainty is not None and fluctuation is not None:
-            mean = selection.strategy.shard.gather(uncertainty.mean(1).cpu())
-            self._uncertainty = self._uncertainty + mean if self._measured else mean
+        told, kept = selection.strategy.sample_columns(), selection.kept_ids
+        if "mean_uncertainty" in told and "fluctuation" in told:
+            uncertainty, fluctuation = (
+                selection.strategy.shard.gather(told[name][kept.start : kept.stop].cpu().nan_to_num())
+                for name in ("mean_uncertainty", "fluctuation")
+            )
+            self._uncertainty = self._uncertainty + uncertainty if self._measured else uncertainty
             self._fluctuation = self._fluctuation + fluctuation if self._measured else fluctuation
             self._measured += 1
 
@@ -170,18 +268,3 @@ class Recorder(Callback):
             return set(self.epochs)
         first = min(self.selection.start_epoch, last)
         return {first, (first + last) // 2, last}
-
-
-def _fluctuation(selection: BatchSelection) -> Tensor | None:
-    """Fluctuation averaged over labels, (n,), where predictions are remembered one by one."""
-    strategy = selection.strategy
-    if not isinstance(strategy, UncertaintyStrategy) or strategy.num_labels is None:
-        return None
-    memory = strategy.memory
-    if not isinstance(memory, PredictionHistory):
-        return None
-    parts = [
-        window_fluctuation(*memory.rows(first, last)).mean(1)[own].cpu()
-        for first, last, own in strategy.shard.blocks(block_rows(memory.num_labels * memory.window))
-    ]
-    return strategy.shard.gather(torch.cat(parts))

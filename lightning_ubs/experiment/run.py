@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from typing_extensions import override
 
+from lightning_ubs._files import atomic_write, write_file
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.direction import direction, logged_directions
@@ -109,7 +110,7 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
         metrics=metrics,
         best_epoch=recorder.best_epoch,
         max_epochs=trainer.max_epochs,
-        first_selected_epoch=_first_selected(selection),
+        first_selected_epoch=first_selected(selection),
         curves=recorder.curves,
         seconds=time.perf_counter() - clock,
         shape=_shape(trainer, selection, data),
@@ -120,7 +121,8 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
     if run.trace:
         arrays = _trace(recorder, data)
         if keep:
-            np.savez_compressed(folder / "trace.npz", **arrays)
+            with atomic_write(folder / "trace.npz") as stream:
+                np.savez_compressed(stream, **arrays)
         if store is not None:
             store.write_trace(record.key, **arrays)
             record = replace(record, trace=True)
@@ -132,7 +134,7 @@ def write_summary(record: RunRecord, folder: Path) -> Path:
     summary = {name: value for name, value in json.loads(record.to_json()).items() if name != "curves"}
     summary[record.monitor] = None if math.isnan(record.monitored) else record.monitored
     path = folder / "metrics.json"
-    path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
@@ -184,7 +186,8 @@ def _measured(
     return {name: value for name, value in found.items() if name not in _NO_METRICS}
 
 
-def _first_selected(selection: BatchSelection) -> int | None:
+def first_selected(selection: BatchSelection) -> int | None:
+    """The first epoch whose batches a method chooses; None for Random, which never does."""
     if isinstance(selection.strategy, Random):
         return None
     return selection.start_epoch if selection.strategy.warms_up else 0

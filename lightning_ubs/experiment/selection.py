@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_ubs._arguments import constructor_arguments
+from lightning_ubs._checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, suggestion, unknown_key
+from lightning_ubs.experiment.config import ConfigError, unknown_key
 from lightning_ubs.methods import METHODS, find_method
 from lightning_ubs.strategies import Strategy
 
@@ -92,8 +93,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def _strategy(name: str) -> type[Strategy]:
     row = find_method(str(name))
     if row is None:
-        known: Iterable[str] = [row.key for row in METHODS]
-        raise ConfigError(
-            f"selection.strategy={name!r} is unknown; {suggestion(str(name), known)}choose one of {', '.join(known)}."
-        )
+        known = [row.key for row in METHODS]
+        way_out = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"selection.strategy={name!r} is unknown; {way_out}")
     return row.strategy

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_ubs._files import write_file
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
     GROUPS,
@@ -50,7 +51,7 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
     check_types(plain, defaults)
     check_run(plain)
     run = configured_run(plain, _names(plain, hydra_config.runtime.choices))
-    OmegaConf.save(OmegaConf.create(plain), folder / "config.yaml")
+    write_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
     if plain["results"] is None:
         record = _executed(run, folder, None)
     else:
@@ -64,7 +65,7 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
                 )
             found = [one for one in store.records() if one.key == run.key and one.finished]
             if found:
-                say(f"this run is in {store.folder} already: best {found[-1].monitor} {found[-1].monitored:.4f}")
+                say(f"this run is already in {store.folder}: best {found[-1].monitor} {found[-1].monitored:.4f}")
                 return found[-1].monitored
             record = _executed(run, folder, store)
             store.append(record)

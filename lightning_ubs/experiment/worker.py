@@ -76,8 +76,7 @@ def do_run(order: Order) -> Outcome:
 def died(tries: int) -> str:
     """The error of a run whose process died as often as it was tried."""
     return (
-        f"its process was killed, {tries} times; too little memory is the usual cause, then fewer jobs at a time help "
-        "(jobs=1)."
+        f"its process was killed {tries} times, usually for lack of memory; run fewer jobs at a time, such as jobs=1."
     )
 
 

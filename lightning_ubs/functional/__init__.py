@@ -13,6 +13,7 @@ from lightning_ubs.functional.drawing import (
 )
 from lightning_ubs.functional.hard import hardness_probabilities, imbalance_weights
 from lightning_ubs.functional.loss import pruned_probabilities, sample_cross_entropy, unknown_as_largest
+from lightning_ubs.functional.outlook import effective_sample_size, expected_distinct
 from lightning_ubs.functional.recency import recency_entropy
 from lightning_ubs.functional.selection import (
     importance_weights,
@@ -31,6 +32,8 @@ __all__ = [
     "correlation_of_chunks",
     "draw_epoch",
     "draw_plan",
+    "effective_sample_size",
+    "expected_distinct",
     "fill_last_batch",
     "hardness_probabilities",
     "imbalance_weights",

@@ -11,7 +11,7 @@ def prediction_spread(variance: Tensor, counts: Tensor) -> Tensor:
 
     Args:
         variance: v, (n, q), of all predictions of a sample for a label.
-        counts: |H|, (n,).
+        counts: \|H\|, (n,).
 
     >>> prediction_spread(torch.tensor([[0.25]]), torch.tensor([2]))
     tensor([[0.5590]])

@@ -118,7 +118,7 @@ class MultiLabelModule(L.LightningModule, ABC):
             if macro_auc.tied > _MANY_TIES and not self.trainer.sanity_checking:
                 rank_zero_warn(
                     f"More than {_MANY_TIES:.0%} of the pairs that {stage}_macro_auc compares are tied. Ties count as "
-                    f"right, so it flatters this model: look at {stage}_macro_auc_half, or lower the learning rate."
+                    f"correct, so it flatters this model: look at {stage}_macro_auc_half, or lower the learning rate."
                 )
         self.log_dict(values, sync_dist=True)
         metrics.reset()

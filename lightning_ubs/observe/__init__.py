@@ -1,5 +1,6 @@
 """What a training step showed: predictions and targets, the dataset's matrices, and whether ids are right."""
 
+from lightning_ubs.observe.columns import Column
 from lightning_ubs.observe.dataset import DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.observe.observer import Observation, StepObserver
 from lightning_ubs.observe.row_scaling import RowScaling
@@ -8,6 +9,7 @@ from lightning_ubs.observe.targets import Targets
 from lightning_ubs.observe.verification import Ids, IdVerification
 
 __all__ = [
+    "Column",
     "DatasetLabels",
     "IdVerification",
     "Ids",

@@ -86,7 +86,7 @@ def kind_by_values(raw: Tensor, where: str) -> Kind:
     else:
         return Kind.LOGITS
     raise SelectionError(
-        f"the predictions in {where} {seen} in the first batch, so what they are cannot be told; pass kind='logits', "
+        f"the predictions in {where} {seen} in the first batch, so their kind is ambiguous; pass kind='logits', "
         "'probs', 'softmax' or 'log_probs'."
     )
 

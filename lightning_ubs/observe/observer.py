@@ -130,7 +130,7 @@ class StepObserver:
         matrices = [one.detach().float() for one in raw if one is not None]
         if len(matrices) < len(predicted):
             raise SelectionError(
-                f"the evaluation pass gave no floating-point [{rows}, labels] predictions for a batch of {rows} "
+                f"the evaluation pass returned no floating-point [{rows}, labels] predictions for a batch of {rows} "
                 "samples; pass EvaluationPass(predict=function(pl_module, batch) -> predictions)."
             )
         first = found[0]
@@ -145,7 +145,7 @@ class StepObserver:
         usable = torch.stack([one.usable for one in seen]).all(0)
         if not bool(usable.all()):
             raise SelectionError(
-                f"the evaluation pass of epoch {plan.epoch} predicted something that is no probability for sample "
+                f"the evaluation pass of epoch {plan.epoch} predicted something that is not a probability for sample "
                 f"{int(plan.global_batch(k)[int(usable.int().argmin())])}; training has diverged, or kind= is wrong: "
                 "lower the learning rate, or say what the predictions are."
             )

@@ -149,8 +149,8 @@ class PredictionSource:
                 return Place("returned", key)
         if self.loss.heads:
             raise SelectionError(
-                f"the loss is computed from several predictions ({', '.join(self.loss.heads)}) and it cannot be told "
-                f"which are the main ones; {WAYS_OUT}."
+                f"the loss is computed from several predictions ({', '.join(self.loss.heads)}) and which of them "
+                f"are the main ones is ambiguous; {WAYS_OUT}."
             )
         if self.loss.term is not None:
             return Place("loss", str(self.loss.term.place))
@@ -195,7 +195,7 @@ class PredictionSource:
         else:
             term, heads = self.loss.term, ", ".join(self.loss.heads)
             many = [] if term is None else [Found(term.predictions, term.kind)]
-            missing = f"is not to be found in this step's loss{f', only {heads}' if heads else ''}"
+            missing = f"was not found in this step's loss{f', only {heads}' if heads else ''}"
         found = [one for one in many if one is not None]
         if not found:
             raise SelectionError(f"no predictions: {place} {missing}; {WAYS_OUT}.")

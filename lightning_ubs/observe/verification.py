@@ -24,15 +24,15 @@ Ids = str | Callable[[Any], Any] | Literal[False] | None
 FIRST_EPOCHS = 3
 
 _CAUSES = (
-    "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds another "
-    "shard, or a dataset that returns other samples than those it is asked for. Let batch k hold the samples it was "
-    "asked for, in that order; or, if only the labels are changed on purpose, pass ids= (a key of the batch, or a "
+    "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds a "
+    "different shard, or a dataset that returns other samples than it was asked for. Let batch k hold the samples it "
+    "was asked for, in that order; or, if only the labels are changed on purpose, pass ids= (a key of the batch, or a "
     "function (batch) -> ids), or ids=False to train without this check."
 )
 _MIXED = (
     "an augmentation mixes samples (mixup, cutmix), so that the predictions are of no single sample, or targets are "
     "soft for another reason. Let training_step return clean predictions besides ({'loss': loss, 'logits': clean}) and "
-    "pass ids=False; ids=False alone will do if the predictions are each sample's own all the same."
+    "pass ids=False; ids=False alone is enough if each prediction still belongs to one sample."
 )
 
 
@@ -108,7 +108,7 @@ class IdVerification:
         if verdict is Verdict.DIFFERENT and self._ids is None and not self._is_another_column(planned, targets):
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the planned samples (as the dataset's "
-                f"{column.name if column else ''} shows them), so predictions would be taken for those of other "
+                f"{column.name if column else ''} shows them), so predictions would be credited to other "
                 f"samples. {_CAUSES}"
             )
         if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
@@ -136,12 +136,14 @@ class IdVerification:
             found = batch[self._ids]
         else:
             keys = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-            raise SelectionError(f"ids={self._ids!r} is no key of the batch ({keys}); pass ids= a key or a function.")
+            raise SelectionError(
+                f"ids={self._ids!r} is not a key of the batch ({keys}); pass ids= a key or a function."
+            )
         try:
             return torch.as_tensor(found).detach().cpu().flatten()
         except (TypeError, ValueError, RuntimeError) as error:
             raise SelectionError(
-                f"ids= gave {type(found).__name__}, which are no sample numbers; give whole numbers from 0 to n - 1."
+                f"ids= returned {type(found).__name__}, which are not sample ids; return whole numbers from 0 to n - 1."
             ) from error
 
     def _compare_ids(self, planned: Tensor, found: Tensor) -> None:

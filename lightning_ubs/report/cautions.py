@@ -108,7 +108,7 @@ def _metrics(results: Results) -> Iterator[str]:
     unknown = [metric.title for metric in results.metrics if metric.higher_is_better is None]
     if unknown:
         yield (
-            f"{join(unknown)}: nobody said which way is better, so there are neither ranks nor a verdict. Log a "
+            f"{join(unknown)}: the better direction is unknown, so there are neither ranks nor a verdict. Log a "
             "torchmetrics metric that knows its direction, or monitor it with mode=max or mode=min."
         )
     monitors = Counter((run.record.monitor, run.record.mode) for run in results.runs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 
+from lightning_ubs._files import write_file
 from lightning_ubs.report.contents import Report
 from lightning_ubs.report.figures.ablation import ABLATION
 from lightning_ubs.report.figures.canvas import Plot, house_style
@@ -89,9 +90,9 @@ def _render_all(plots: Sequence[Plot], folder: Path, formats: Sequence[str]) -> 
         figure = plot.make()
         svg = to_svg(figure, name) if {"html", "svg"} & set(formats) else ""
         if "svg" in formats:
-            (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+            write_file(folder / f"{name}.svg", svg)
         if "png" in formats:
-            (folder / f"{name}.png").write_bytes(to_png(figure))
+            write_file(folder / f"{name}.png", to_png(figure))
         inline = for_page(svg, plot.alt, theme) if "html" in formats else ""
         return Picture(name, plot.title, plot.alt, inline)
 

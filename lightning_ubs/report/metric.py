@@ -82,7 +82,7 @@ def _key(name: str, found: dict[str, Metric], option: str) -> str:
     key = name if name in found else _plain(name)
     if key not in found:
         raise ReportError(
-            f"{option}={name!r} is no metric of these runs; they recorded {', '.join(sorted(found)) or 'none'}."
+            f"{option}={name!r} is not a metric of these runs; they recorded {', '.join(sorted(found)) or 'none'}."
         )
     return key
 

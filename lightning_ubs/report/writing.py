@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_ubs._files import write_file
 from lightning_ubs.report import csv_tables, latex_tables
 from lightning_ubs.report.contents import Report, make_report
 from lightning_ubs.report.errors import ReportError
@@ -65,7 +66,7 @@ def build_report(
         if "html" not in formats:
             return folder
         page = folder / "index.html"
-        page.write_text(render_page(report, gallery), encoding="utf-8")
+        write_file(page, render_page(report, gallery))
     except OSError as error:
         raise ReportError(
             f"cannot write the report to {str(folder)!r} ({error.strerror}); choose another output folder."
@@ -93,4 +94,4 @@ def _write_tables(report: Report, folder: Path, formats: Sequence[str]) -> None:
         texts[f"paper_{table.metric.key}.csv"] = csv_tables.paper_csv(table.metric.title, cells)
     for name, text in texts.items():
         if ("csv" if name.endswith(".csv") else "latex") in formats:
-            (folder / name).write_text(text, encoding="utf-8")
+            write_file(folder / name, text)

@@ -70,6 +70,12 @@ class PredictionHistory:
         window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 
+    def means(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Mean (rows, q) of the windows of samples first .. last-1, 0 where there are none, and how many are valid."""
+        window, counts = self.rows(first, last)
+        valid = torch.arange(self.window, device=counts.device) >= self.window - counts.unsqueeze(1)
+        return (window * valid.unsqueeze(2)).sum(1) / counts.clamp(min=1).unsqueeze(1), counts
+
     def to(self, device: torch.device) -> None:
         """Move the buffer."""
         self.values, self.visits = self.values.to(device), self.visits.to(device)

@@ -64,6 +64,11 @@ class RunningMoments:
         variance = self.squares[rows] / (visits - self.ddof).clamp(min=1).unsqueeze(1)
         return variance, visits
 
+    def means(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Means (rows, q) of samples first .. last-1, 0 where nothing was seen, and their numbers of visits (rows,)."""
+        rows = self.shard.span(first, last, self.visits.device)
+        return self.mean[rows], self.visits[rows]
+
     def to(self, device: torch.device) -> None:
         """Move the moments."""
         self.visits, self.mean, self.squares = (t.to(device) for t in (self.visits, self.mean, self.squares))

@@ -89,6 +89,14 @@ class Shard:
         """All n rows on every process, from the ``rows`` of each."""
         return rows if self.is_whole else all_gather(rows, self._most, self.device)[: self.num_samples]
 
+    def spread(self, rows: Tensor) -> Tensor:
+        """Place the ``rows`` of this process among all n; those of other processes are NaN."""
+        if self.is_whole:
+            return rows
+        spread = rows.new_full((self.num_samples, *rows.shape[1:]), torch.nan)
+        spread[self.ids.start : self.ids.stop] = rows
+        return spread
+
     def total(self, values: Tensor) -> Tensor:
         """The sum of the ``values`` of all processes."""
         return values if self.is_whole else sum_over_processes(values, self.device)

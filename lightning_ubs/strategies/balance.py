@@ -27,6 +27,7 @@ class Balance(Strategy):
     keeps_shard: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     needs_predictions: ClassVar[bool] = False
+    draws_each_once: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._labels = torch.empty(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
@@ -13,6 +15,8 @@ from lightning_ubs._arguments import call_repr
 from lightning_ubs.functional import draw_epoch
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.state import Shard
+
+LabelRows = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Strategy(ABC):
     needs_predictions: ClassVar[bool] = True
     #: Whether epochs are successive parts of shuffled passes, whatever P is.
     only_shuffles: ClassVar[bool] = False
+    #: Whether an epoch holds each sample at most once, whatever P and the callback say.
+    draws_each_once: ClassVar[bool] = False
     #: Whether the last batch of a selected epoch is filled, whatever the callback says.
     fill_last: bool = False
     #: Whether epochs are plain shuffled passes again from the end of the schedule on.
@@ -142,6 +148,24 @@ class Strategy(ABC):
     def current_uncertainty(self) -> Tensor | None:
         """U, (n, q) float32 (or the rows of ``shard``), from the predictions known now, if the strategy has one."""
         return None
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """What is known of each sample, (n,) each, NaN where it is not: columns of :meth:`BatchSelection.to_frame`.
+
+        Args:
+            labels: gives the true labels (b, q) of the samples ``ids`` (b,), where they are known.
+        """
+        return {}
+
+    def mean_predictions(self, first: int, last: int) -> tuple[Tensor, Tensor] | None:
+        """Mean (rows, q) of the remembered predictions of samples first .. last-1, and how many they are (rows,)."""
+        return None
+
+    def supposing(self, weights: Tensor) -> Self:
+        """A copy that has found the weights w, (n,) in [0, 1]: for a look ahead of the training."""
+        other = copy.copy(self)
+        other.num_samples, other.measured = len(weights), Measurement(weights=weights)
+        return other
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """Selection pressure s_t of an epoch; 1 means none."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_ubs._checks import check_range
 from lightning_ubs.functional import hardness_probabilities, imbalance_weights, sample_cross_entropy
 from lightning_ubs.state import host_copy, spare_row_zeros
-from lightning_ubs.strategies.base import Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
 
 
 class HardImbalance(Strategy):
@@ -80,6 +80,10 @@ class HardImbalance(Strategy):
         """P from the hardness."""
         weights = self.measured.weights
         return self.uniform() if weights is None else hardness_probabilities(weights, pressure)
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """The latest losses."""
+        return {"latest_loss": self._loss[:-1]}
 
     def state_dict(self) -> dict[str, Any]:
         """The latest losses."""

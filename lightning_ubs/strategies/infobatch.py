@@ -54,6 +54,7 @@ class InfoBatch(LatestScoreStrategy):
         self.prune = float(prune)
         self.score: Literal["loss", "uncertainty"] = score
         self.needs_targets = score == "loss"
+        self.score_column = "latest_loss" if self.needs_targets else "mean_uncertainty"
 
     @property
     def decays(self) -> bool:

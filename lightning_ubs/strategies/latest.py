@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from lightning_ubs.functional import min_max_scale, unknown_as_largest
 from lightning_ubs.state import host_copy, spare_row_zeros
-from lightning_ubs.strategies.base import Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
 
 # A score is never negative, so this marks a sample that was not visited yet.
 _UNSEEN = -1.0
@@ -23,6 +23,8 @@ class LatestScoreStrategy(Strategy):
     """
 
     keeps_shard: ClassVar[bool] = True
+    #: What the score is called in :meth:`BatchSelection.to_frame`.
+    score_column: str = "latest_loss"
 
     def __init__(self) -> None:
         self._scores = torch.empty(0)
@@ -64,6 +66,16 @@ class LatestScoreStrategy(Strategy):
         if self._has_scores:
             self.measured = Measurement(weights=min_max_scale(unknown_as_largest(self.latest)))
         return self.measured
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """The latest scores."""
+        return {self.score_column: self.latest}
+
+    def supposing(self, weights: Tensor) -> Self:
+        """A copy that has found the weights w, and the same as scores."""
+        other = super().supposing(weights)
+        other._scores = torch.cat([weights, weights.new_zeros(1)])
+        return other
 
     def state_dict(self) -> dict[str, Any]:
         """The latest scores, and what was measured at the start of the epoch."""

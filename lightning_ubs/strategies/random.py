@@ -25,6 +25,7 @@ class Random(Strategy):
     warms_up: ClassVar[bool] = False
     keeps_shard: ClassVar[bool] = True
     needs_predictions: ClassVar[bool] = False
+    draws_each_once: ClassVar[bool] = True
     only_shuffles: ClassVar[bool] = True
 
     def __init__(self, fill_last: bool = False) -> None:

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from lightning_ubs.functional import (
 from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import PredictionHistory, RunningMoments
-from lightning_ubs.strategies.base import Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
 
 Correlation = Literal["mutual_information"]
 
@@ -132,6 +132,28 @@ class UncertaintyStrategy(Strategy):
     def current_uncertainty(self) -> Tensor | None:
         """U of all samples whose rows are kept here, computed from what is remembered now."""
         return None if self._memory is None else torch.cat([u[own] for u, own in self._blocks()])
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """U as :attr:`BatchSelection.uncertainty` shows it, the mean over the labels."""
+        if self._memory is None or self.measured.weights is None:
+            return {}
+        kept = self.measured.uncertainty
+        parts = [u[own].mean(1) for u, own in self._blocks()] if kept is None else [kept.mean(1)]
+        return {"mean_uncertainty": self.shard.spread(torch.cat(parts))}
+
+    def mean_predictions(self, first: int, last: int) -> tuple[Tensor, Tensor] | None:
+        """Of what is remembered here: the last T predictions, or all of them."""
+        if self._memory is None:
+            return None
+        means, counts = self._memory.means(first, last)
+        kept, ids = self.shard.ids, torch.arange(first, last, device=counts.device)
+        return means, counts * ((ids >= kept.start) & (ids < kept.stop))
+
+    def supposing(self, weights: Tensor) -> Self:
+        """A copy that has found the weights w, and the same before they were scaled."""
+        other = super().supposing(weights)
+        other._raw = weights
+        return other
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
         """s_t, falling geometrically from s0 to 1."""

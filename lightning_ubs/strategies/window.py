@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from lightning_ubs._checks import check_range
+from lightning_ubs.functional import sample_cross_entropy, window_fluctuation
+from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import PredictionHistory
+from lightning_ubs.strategies.base import LabelRows
 from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
 
 
@@ -46,3 +50,21 @@ class WindowStrategy(UncertaintyStrategy):
         return PredictionHistory(
             self.num_samples, num_labels, self.window, self.history_dtype, device, shard=self.shard
         )
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """Mean U, how much the remembered predictions move, and the loss of the latest one."""
+        columns = super().sample_columns(labels)
+        if not isinstance(self._memory, PredictionHistory):
+            return columns
+        memory, rows = self._memory, block_rows(self._memory.num_labels * self.window)
+        moves, losses = [], []
+        for first, last, own in self.shard.blocks(rows):
+            ids = torch.arange(first, last)[own]
+            window, counts = memory.rows_of(ids.to(memory.visits.device))
+            unseen = counts == 0
+            moves.append(window_fluctuation(window, counts).mean(1).masked_fill(unseen, torch.nan))
+            if labels is not None:
+                loss = sample_cross_entropy(window[:, -1], labels(ids).to(window))
+                losses.append(loss.masked_fill(unseen, torch.nan))
+        columns["fluctuation"] = self.shard.spread(torch.cat(moves))
+        return columns | ({"latest_loss": self.shard.spread(torch.cat(losses))} if losses else {})

@@ -165,7 +165,7 @@ def test_tensors_and_lists_are_arrays_too():
         ({}, "exactly one"),
         ({"name": "digits", "arrays": (SPARSE, LABELS)}, "exactly one"),
         ({"name": "digits", "path": "x.arff"}, r"path='x.arff' does not go with name='digits'.*data=file"),
-        ({"name": "didgits"}, "did you mean 'digits'"),
+        ({"name": "didgits"}, "did you mean digits"),
         ({"name": "digits", "fold": 5}, "fold=5"),
         ({"name": "digits", "folds": 1}, "folds=1"),
         ({"name": "digits", "batch_size": 0}, "batch_size=0"),

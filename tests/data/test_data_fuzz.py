@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,19 @@ def test_damaged_files_are_read_or_refused_by_one_sentence_and_nothing_is_execut
     assert verdict.faults == []
     assert verdict.outcomes.total() == 400
     assert min(verdict.outcomes["read"], verdict.outcomes["refused"]) > 20, "damage must be neither total nor harmless"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limits need Linux")
+@pytest.mark.parametrize(
+    ("limit", "value", "read", "fault"),
+    [
+        ("SECONDS", 0.2, lambda path: sum(itertools.count()), r"longer than 0\.2 s"),
+        ("IDLE", 0.5, lambda path: time.sleep(600), r"0\.5 s of waiting"),
+    ],
+)  # fmt: skip
+def test_work_and_waiting_without_end_are_faults(script, monkeypatch, limit, value, read, fault):
+    monkeypatch.setattr(script, limit, value)
+    monkeypatch.setattr(script, "_outcome", read)
+    verdict = script.fuzz(inputs=1)
+    assert len(verdict.faults) == 1
+    assert re.search(fault, verdict.faults[0])

@@ -90,7 +90,7 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
         (["report", "nothing", "report.titel=x"], ["report.titel=x", "did you mean title?"]),
         (["report", "nothing", "report.paper=true"], ["nothing"]),
-        (["data", "show", "yeest"], ["yeest", "did you mean 'yeast'?"]),
+        (["data", "show", "yeest"], ["yeest", "did you mean yeast?"]),
         (["data", "convert", "no.arff"], ["no.arff", "no such file"]),
     ],
 )
@@ -179,7 +179,7 @@ def test_tab_completion_knows_commands_groups_and_keys(
     assert said(capsys)[0].rstrip().endswith("-F hydra_bash_completion lightning-ubs")
     for line, words in (
         ("lightning-ubs co", {"compare"}),
-        ("lightning-ubs train selection=ubs_", {"selection=ubs_b", "selection=ubs_c", "selection=ubs_d"}),
+        ("lightning-ubs train selection=active_", {"selection=active_lc", "selection=active_quantized"}),
         ("lightning-ubs compare model=c", {"model=clif"}),
         ("lightning-ubs compare seed=1 job", {"jobs="}),
         ("lightning-ubs data sh", set()),
@@ -194,7 +194,7 @@ def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.
     assert main([*grid, "fold=[0,1]", "--dry-run"]) == 0
     *runs, total, rest = said(capsys)[0].splitlines()
     assert [line[:5] for line in runs] == ["to do"] * 4
-    assert total == "4 runs, 0 there already, 4 to do, 1 at a time"
+    assert total == "4 runs, 0 already done, 4 to do, 1 at a time"
     assert "unknown until one is finished" in rest
     assert not Path("out").exists()
     assert main([*grid, "fold=0", "engine=sequential", "report.formats=[csv]"]) == 0
@@ -203,7 +203,7 @@ def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.
     *runs, total, rest = said(capsys)[0].splitlines()
     assert [line[:5] for line in runs] == ["there", "there", "to do", "to do"]
     assert rest.startswith("about ")
-    assert rest.endswith("judged by the 2 finished runs in out")
+    assert rest.endswith("estimated from the 2 finished runs in out")
 
 
 def test_a_null_of_a_model_is_the_authors_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +246,8 @@ EXPERIMENTS = {
     "convergence": (None, "Validation"),
     "correlation_drift": (None, "drift"),
     "time": (None, "epoch"),
+    "savings": (8, "fewer samples"),
+    "drawing": (6, "Random filled"),
 }
 
 
@@ -283,7 +285,7 @@ def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.C
     }  # fmt: skip
     assert not any(Path().glob("*.log"))
     assert main([*command, "report.formats=[html]"]) == 0
-    assert "all 8 runs are there already" in said(capsys)[0]
+    assert "all 8 runs are already done" in said(capsys)[0]
     assert ResultsStore("out").records() == records
 
 

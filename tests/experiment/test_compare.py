@@ -172,7 +172,7 @@ def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(
     result: Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick(result.results)
-    assert "all 4 runs are there already" in capsys.readouterr().out
+    assert "all 4 runs are already done" in capsys.readouterr().out
 
     class Wider(CNN):
         def __init__(self) -> None:
@@ -222,8 +222,8 @@ def breaks(*_: Any) -> Any:
         ({"module": breaks}, r"^module raised RuntimeError: the disk is elsewhere"),
         ({"data": breaks}, r"^data raised RuntimeError: the disk is elsewhere"),
         ({"module": CNN()}, r"^module=CNN\(\.\.\.\) is an object; give a class or function"),
-        ({"module": dict}, r"^module gave dict; let it give a LightningModule"),
-        ({"data": lambda: 3}, r"^data gave int; let it give a LightningDataModule"),
+        ({"module": dict}, r"^module returned dict; return a LightningModule"),
+        ({"data": lambda: 3}, r"^data returned int; return a LightningDataModule"),
         ({"data": lambda seed: ImageData(seed, 32 + seed)}, r"^data give 32 training samples with seed 0 and 33 with"),
         ({"selections": {"x": "ubs"}}, r"^selections\['x'\]='ubs' is neither a strategy nor"),
         ({"selections": {"a": UBS(), "b": UBS()}}, r"^the selections 'a' and 'b' are the same method"),
@@ -249,7 +249,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? it logs"),
+        ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? It logs"),
         ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
     ],
 )

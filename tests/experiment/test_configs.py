@@ -92,12 +92,17 @@ def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     own, shared = split_settings(row.strategy, settings_of(config))
     plain = {"ubs_b": {"lambda1": 0.0}, "ubs_c": {"lambda1": 1.0}, "ubs_d": {"correlation": None}}
     plain |= {f"{base}_lc": {"correlation": "mutual_information"} for base in ("active", "recent")}
-    plain["active_quantized"] = {"mode": "quantized"}
+    plain |= {"active_quantized": {"mode": "quantized"}, "random_filled": {"fill_last": True}}
+    drawing: dict[str, dict[str, Any]] = {
+        f"{base}_systematic": {"replacement": "systematic"} for base in ("ubs", "loss")
+    }
+    drawing |= {f"{base}_half": {"replacement": "systematic", "epoch_size": 0.5} for base in ("ubs", "loss")}
+    drawing |= {"ubs_none": {"replacement": "none"}, "random_half": {"epoch_size": 0.5}}
     signature = inspect.signature(row.strategy).parameters
     expected = {key: parameter.default for key, parameter in signature.items()} | plain.get(name, {})
     assert own == expected
     callback = inspect.signature(BatchSelection).parameters
-    assert shared == {key: callback[key].default for key in shared}
+    assert shared == {key: callback[key].default for key in shared} | drawing.get(name, {})
     for made in (build_selection(config, 0), hydra.utils.instantiate(config)):
         assert isinstance(made, BatchSelection)
         assert type(made.strategy) is row.strategy
@@ -160,18 +165,22 @@ SIZES = {
     "convergence": 4 * 6,
     "correlation_drift": 1,
     "time": 6 * 3,
+    "savings": 4 * 8 * 3,
+    "drawing": 8 * 6,
 }
+FOLDS = {"time": [0], "savings": [0, 1, 2]}
+EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}}
 
 
 @pytest.mark.parametrize("name", choices("experiment"))
-def test_every_experiment_is_the_papers_on_datasets_that_exist(name: str) -> None:
+def test_every_experiment_runs_as_designed_on_datasets_that_exist(name: str) -> None:
     config = compare_config(f"experiment={name}")
-    assert config["grid"]["fold"] == ([0] if name == "time" else [0, 1, 2, 3, 4])
+    assert config["grid"]["fold"] == FOLDS.get(name, [0, 1, 2, 3, 4])
     config["grid"]["fold"] = [0]
     runs = expand_grid(config)
     assert len(runs) == SIZES[name]
     assert {run.config["data"]["name"] for run in runs} <= set(names())
-    assert {run.config["trainer"]["max_epochs"] for run in runs} == {100}
+    assert {run.config["trainer"]["max_epochs"] for run in runs} == EPOCHS.get(name, {100})
     assert config["results"] == f"results/{name}"
 
 
@@ -180,10 +189,9 @@ def test_every_experiment_has_a_small_form(name: str) -> None:
     config = compare_config(f"experiment={name}", "scale=smoke")
     grid, whole = config["grid"], compare_config(f"experiment={name}")
     assert (grid["data"], grid["fold"], grid["seed"]) == (["synthetic"], [0, 1], [0])
-    assert (grid["model"], grid["selection"], config["sweep"]) == (
-        whole["grid"]["model"], whole["grid"]["selection"], whole["sweep"]
-    )  # fmt: skip
-    assert config["train"] == {"trainer": {"max_epochs": 3}, "selection": {"warmup_epochs": 1}}
+    assert (grid["model"], grid["selection"]) == (whole["grid"]["model"], whole["grid"]["selection"])
+    assert config["sweep"] == whole["sweep"] | {"trainer": {"max_epochs": [3]}}
+    assert config["train"]["selection"] == {"warmup_epochs": 1}
     assert config["results"] == f"results/{name}-smoke"
 
 

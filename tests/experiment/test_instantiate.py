@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,14 @@ from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved, run_key
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.fingerprint import fingerprint
-from lightning_ubs.experiment.instantiate import build_callbacks, build_data, build_network, build_selection, locate
+from lightning_ubs.experiment.instantiate import (
+    build_callbacks,
+    build_data,
+    build_network,
+    build_selection,
+    instantiate,
+    locate,
+)
 from lightning_ubs.experiment.overrides import compare_overrides
 from lightning_ubs.experiment.store import ResultsStore
 
@@ -88,18 +97,59 @@ def test_callbacks_are_made_and_what_is_none_is_refused() -> None:
     assert made.patience == 7
     with pytest.raises(ConfigError, match=r"callbacks\.x=3 has no _target_; give one"):
         build_callbacks({"x": 3})
-    with pytest.raises(ConfigError, match=r"callbacks\.x: own_code\.CNN is no Lightning callback"):
+    with pytest.raises(ConfigError, match=r"callbacks\.x: own_code\.CNN is not a Lightning callback"):
         build_callbacks({"x": {"_target_": "own_code.CNN"}})
 
 
-@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "subprocess.run"])
+@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "subprocess.run", "torch.os.system"])
 def test_what_hydra_blocks_stays_blocked(target: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     call = {"_target_": target, "_args_": [f"touch {mark}"]}
     for config in (call, {"_target_": "own_code.CNN", "channels": call}):
-        with pytest.raises(ConfigError, match=r"raised|cannot be imported"):
+        with pytest.raises(ConfigError, match=r"raised|may not call"):
             build_network(config, ImageData(), "x")
     assert not mark.exists()
+
+
+def test_what_hydra_blocks_stays_blocked_under_another_name(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    for target in ("shutil.rmtree", "os.remove", "torch.os.remove", "torch.os.remove.__call__"):
+        with pytest.raises(ConfigError, match=r"raised|may not call"):
+            instantiate("model", {"_target_": "builtins.dict", "x": {"_target_": target, "_args_": [str(mark)]}})
+        assert mark.exists(), target
+
+
+class Wrapped:
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+two = functools.partial(Wrapped, 2)
+
+
+def layers(count: int) -> torch.nn.Module:
+    return torch.nn.Sequential(*[torch.nn.ReLU() for _ in range(count)])
+
+
+def test_nested_parts_may_come_from_anywhere_else() -> None:
+    parts = [
+        {"_target_": "datetime.timedelta", "minutes": 5},
+        {"_target_": "collections.OrderedDict", "a": 1},
+        {"_target_": "torch.tensor", "data": [1.0]},
+        {"_target_": "own_code.nn.Linear", "in_features": 1, "out_features": 1},
+        {"_target_": "test_instantiate.two"},
+        {"_target_": "lightning_ubs.UBS", "_partial_": True},
+        {"_target_": "test_instantiate.layers", "count": 3},
+    ]
+    made = instantiate("model", {"_target_": "test_instantiate.Wrapped", "_args_": parts})
+    assert made.values[0] == datetime.timedelta(minutes=5)
+    assert made.values[1] == {"a": 1}
+    assert made.values[2].tolist() == [1.0]
+    assert isinstance(made.values[3], torch.nn.Linear)
+    assert made.values[4].values == (2,)
+    assert isinstance(made.values[5](), UBS)
+    assert len(made.values[6]) == 3
 
 
 def network(config: dict[str, Any]) -> Any:
@@ -116,11 +166,11 @@ def selection(config: dict[str, Any]) -> BatchSelection:
         (lambda: locate("no_such_module.Thing"), r"^_target_='no_such_module\.Thing' cannot be imported"),
         (lambda: locate("own_code.Nothing"), r"^_target_='own_code\.Nothing' cannot be imported"),
         (lambda: network({"_target_": "own_code.CNN", "depth": 3}), r"^model: own_code\.CNN raised"),
-        (lambda: network({"_target_": "own_code.Unsure"}), r"^model: own_code\.Unsure gave Unsure"),
+        (lambda: network({"_target_": "own_code.Unsure"}), r"^model: own_code\.Unsure returned Unsure"),
         (lambda: network({"name": "mlp"}), r"^model=mlp needs data that tell num_features"),
-        (lambda: selection({"_target_": "own_code.CNN"}), r"^selection: own_code\.CNN gave CNN; let it give a"),
+        (lambda: selection({"_target_": "own_code.CNN"}), r"^selection: own_code\.CNN returned CNN; return a"),
         (lambda: selection({"_target_": "own_code.Unsure", "sharp": 1}), r"no key 'sharp' in selection; did you"),
-        (lambda: build_data({"_target_": "own_code.CNN"}), r"^data: own_code\.CNN gave CNN; let it give a Lightning"),
+        (lambda: build_data({"_target_": "own_code.CNN"}), r"^data: own_code\.CNN returned CNN; return a Lightning"),
         (lambda: expand_grid(grid("model=own_code.CNN", "fold=0")), r"^monitor has no value; say which value"),
         (lambda: expand_grid(grid("selection=own_code.Unsre")), r"^_target_='own_code\.Unsre' cannot be imported"),
     ],

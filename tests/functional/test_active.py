@@ -29,9 +29,10 @@ def test_spread_equals_the_reference_and_is_zero_below_two_predictions(ddof: int
     assert prediction_spread(torch.tensor([[0.5], [0.5]]), torch.tensor([0, 1])).tolist() == [[0.0], [0.0]]
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.01])
 @pytest.mark.parametrize("smoothing", [None, 0.0, 0.3])
-def test_proportional_probabilities_equal_the_reference(smoothing: float | None) -> None:
-    values = np.random.default_rng(2).random(11)
+def test_proportional_probabilities_equal_the_reference(smoothing: float | None, scale: float) -> None:
+    values = scale * np.random.default_rng(2).random(11)
     got = proportional_probabilities(torch.from_numpy(values), smoothing)
     np.testing.assert_allclose(got.numpy(), reference.proportional(values, smoothing), rtol=1e-12)
 

@@ -158,9 +158,7 @@ def test_sparse_counting_leaves_out_another_bin_for_each_label(bins: int, monkey
 
 @pytest.mark.parametrize("carried", [2**24, 7, 5])
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_counts_are_carried_over_before_single_precision_ends(
-    carried: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_carrying_counts_over_changes_nothing(carried: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     uncertainty = skewed(23, 3, share)
     whole = uncertainty_correlation(uncertainty)
     monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)

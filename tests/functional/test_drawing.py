@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import reference
@@ -10,7 +12,7 @@ from chance import assert_distributed_as, rows_of, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_ubs.functional import draw_epoch, draw_plan, shuffled_pass, weighted_order
+from lightning_ubs.functional import draw_epoch, draw_plan, fill_last_batch, shuffled_pass, weighted_order
 
 SKEWED = [0.1, 0.15, 0.2, 0.25, 0.3]
 
@@ -180,3 +182,24 @@ def test_impossible_sizes_are_refused(batch_size: int, num_batches: int) -> None
 def test_impossible_epochs_are_refused(batch_size: int, num_draws: int) -> None:
     with pytest.raises(ValueError, match="batch_size ≥ 1 and num_draws ≥ 0"):
         draw_epoch(torch.tensor(SKEWED), batch_size, num_draws, seeded())
+
+
+@pytest.mark.parametrize(("length", "batch_size", "n"), [(10, 4, 12), (9, 4, 9), (3, 2, 3), (5, 8, 8), (8, 4, 8)])
+def test_a_last_batch_is_filled_with_other_samples_and_a_full_one_is_left_alone(
+    length: int, batch_size: int, n: int
+) -> None:
+    for seed in range(30):
+        ids = torch.randperm(n, generator=seeded(seed))[:length]
+        filled = fill_last_batch(ids, batch_size, n, seeded(seed + 100))
+        assert torch.equal(filled[:length], ids)
+        assert len(filled) == -(-length // batch_size) * batch_size
+        last = filled[-batch_size:].tolist()
+        assert len(set(last)) == batch_size
+
+
+def test_a_last_batch_is_filled_with_each_other_sample_alike() -> None:
+    """Samples of earlier batches may come again, those of the last may not."""
+    ids = torch.tensor([0, 1, 2, 3, 4])
+    added = [fill_last_batch(ids, 4, 8, seeded(seed))[5:].tolist() for seed in range(2000)]
+    expected = {tuple(trio): 1 / 210 for trio in itertools.permutations((0, 1, 2, 3, 5, 6, 7), 3)}
+    assert_distributed_as([tuple(row) for row in added], expected)

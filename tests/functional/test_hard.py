@@ -77,3 +77,13 @@ def test_a_label_without_positives_does_not_divide_by_zero() -> None:
     labels[:, 2] = 0
     got = imbalance_weights(torch.from_numpy(labels), torch.from_numpy(features))
     assert torch.isfinite(got).all()
+
+
+def test_a_set_smaller_than_the_neighbourhood_takes_all_others_as_neighbours() -> None:
+    features = np.random.default_rng(0).random((8, 3)).astype(np.float32)
+    labels = np.ones((8, 2), dtype=np.float32)
+    labels[2:, 1] = 0
+    got = imbalance_weights(torch.from_numpy(labels), torch.from_numpy(features), 20)
+    expected = reference.imbalance_weights(labels, features, 7)
+    assert (expected > 1).any()
+    np.testing.assert_allclose(got.numpy(), expected, atol=1e-5)

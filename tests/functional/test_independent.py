@@ -33,3 +33,9 @@ def test_a_number_at_either_end_falls_on_a_possible_sample(
 
 def test_no_draws_at_all_are_an_empty_tensor() -> None:
     assert IndependentDraws(torch.ones(3))(0, seeded()).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 25])
+def test_blocks_together_make_exactly_as_many_draws(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(independent, "_BLOCK", 10)
+    assert IndependentDraws(torch.ones(4))(count, torch.Generator().manual_seed(0)).shape == (count,)

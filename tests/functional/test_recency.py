@@ -42,3 +42,10 @@ def test_recency_entropy_equals_the_reference(drawn: tuple[np.ndarray, np.ndarra
 def test_one_half_counts_as_a_no() -> None:
     window = torch.tensor([0.5, 0.6]).reshape(1, 2, 1)
     assert recency_entropy(window, torch.tensor([2])).item() == 1.0
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_as_many_yes_as_no_turned_round_is_exactly_as_uncertain(count: int) -> None:
+    for yes in range(count + 1):
+        window = (torch.arange(count) < yes).float().reshape(1, count, 1)
+        assert torch.equal(*(recency_entropy(one, torch.tensor([count])) for one in (window, 1 - window)))

@@ -119,10 +119,12 @@ def test_equal_weights_become_zeros_and_draw_uniformly() -> None:
     assert selection_probabilities(weights, 100.0).tolist() == pytest.approx([1 / 7] * 7)
 
 
-def test_sums_that_differ_in_their_last_bits_only_count_as_equal() -> None:
-    values = torch.tensor([0.1 + 0.2, 0.3, 0.3], dtype=torch.float64)
+@pytest.mark.parametrize("scale", [1.0, 2.0**40, 2.0**-40])
+def test_sums_that_differ_in_their_last_bits_only_count_as_equal(scale: float) -> None:
+    values = scale * torch.tensor([0.1 + 0.2, 0.3, 0.3], dtype=torch.float64)
     assert values[0] != values[1]
     assert min_max_scale(values).tolist() == [0.0, 0.0, 0.0]
+    assert min_max_scale(scale * torch.tensor([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
 
 
 def test_all_zero_uncertainty_is_drawn_uniformly() -> None:

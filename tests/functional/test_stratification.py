@@ -70,3 +70,34 @@ def test_depends_on_the_generator_alone() -> None:
     torch.manual_seed(1)
     assert torch.equal(stratified_order(labels, 32, seeded(5)), first)
     assert not torch.equal(stratified_order(labels, 32, seeded(6)), first)
+
+
+def positives(labels: torch.Tensor, batch_size: int, seed: int) -> list[list[float]]:
+    """Positives of each label in each batch."""
+    order = stratified_order(labels, batch_size, seeded(seed))
+    return [batch.sum(0).tolist() for batch in torch.split(labels[order], batch_size)]
+
+
+def test_a_sample_that_several_batches_need_alike_goes_to_any_of_them() -> None:
+    labels = torch.zeros(4, 1)
+    labels[0] = 1
+    assert {positives(labels, 2, seed)[-1][0] for seed in range(40)} == {0.0, 1.0}
+
+
+def test_a_single_positive_goes_to_a_batch_with_the_largest_quota_even_if_it_is_the_last_to_assign() -> None:
+    labels = torch.zeros(5, 1)
+    labels[0] = 1
+    assert {positives(labels, 2, seed)[-1][0] for seed in range(40)} == {0.0}
+
+
+def test_the_last_place_of_a_batch_is_given_by_quota_too() -> None:
+    labels = torch.zeros(5, 1)
+    labels[:3] = 1
+    assert all(positives(labels, 2, seed) == [[1.0], [1.0], [1.0]] for seed in range(20))
+
+
+def test_a_label_that_includes_a_rarer_one_is_spread_as_evenly() -> None:
+    labels = torch.zeros(16, 2)
+    labels[:4, 0] = 1
+    labels[:8, 1] = 1
+    assert all(positives(labels, 4, seed) == [[1.0, 2.0]] * 4 for seed in range(20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -108,16 +108,24 @@ def trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
     return L.Trainer(callbacks=list(callbacks), **quiet | options)
 
 
+class Fitted(NamedTuple):
+    """A module that was trained, what was shown meanwhile, and the trainer."""
+
+    module: Any
+    watch: Watch
+    trainer: L.Trainer
+
+
 def fit(
     selection: BatchSelection,
     module: L.LightningModule | None = None,
     train: Any = None,
     val: Any = None,
     **options: Any,
-) -> tuple[Any, Watch, L.Trainer]:
-    """Train; gives the module, what was shown, and the trainer."""
+) -> Fitted:
+    """Train a module with a selection."""
     watch = Watch(selection)
     made = trainer(selection, watch, **options)
     module = Tiny() if module is None else module
     made.fit(module, loader() if train is None else train, val)
-    return module, watch, made
+    return Fitted(module, watch, made)

@@ -555,7 +555,7 @@ def test_a_loss_without_its_predictions_in_a_later_step_says_so() -> None:
             return self.loss(logits, batch[1]) if batch_idx < 2 else logits.square().mean()
 
     message = raised(Leaving())
-    assert "is not to be found in this step's loss" in message
+    assert "was not found in this step's loss" in message
     assert all(way in message for way in WAYS_OUT)
 
 

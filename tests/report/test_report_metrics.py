@@ -53,7 +53,9 @@ def test_the_monitored_metric_comes_first_unless_another_is_asked_for() -> None:
     records = own_metrics(0.02)
     assert Results(records).primary.key == "auc"
     assert console_verdict(records, monitor="val_error").splitlines()[1].startswith("  error")
-    with pytest.raises(ReportError, match=r"monitor='val_f1' is no metric of these runs; they recorded auc, error\."):
+    with pytest.raises(
+        ReportError, match=r"monitor='val_f1' is not a metric of these runs; they recorded auc, error\."
+    ):
         console_verdict(records, monitor="val_f1")
 
 
@@ -92,7 +94,7 @@ def test_built_in_models_show_the_papers_three_and_macro_average_precision(tmp_p
     ]
     chosen = load_results(tmp_path, ["one_error", "test_map"]).metrics
     assert [one.key for one in chosen] == ["macro_auc", "one_error", "map"]  # what was monitored is always there
-    with pytest.raises(ReportError, match=r"report.metrics='f2' is no metric of these runs; they recorded coverage"):
+    with pytest.raises(ReportError, match=r"report.metrics='f2' is not a metric of these runs; they recorded coverage"):
         build_report(tmp_path, metrics=["f2"])
 
 

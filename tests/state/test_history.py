@@ -139,3 +139,57 @@ def test_pushing_does_not_wait_for_the_device() -> None:
     history.to(torch.device("meta"))
     history.push(ids.to("meta"), probs.to("meta"))
     assert history.values.device.type == history.visits.device.type == "meta"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+@pytest.mark.parametrize(("saved", "resumed"), [(5, 2), (3, 2), (2, 5), (3, 3)])
+def test_a_state_of_another_window_keeps_the_latest_predictions_and_goes_on(
+    saved: int, resumed: int, dtype: torch.dtype
+) -> None:
+    rng = np.random.default_rng(0)
+    n, q = 7, 2
+    before, after = PredictionHistory(n, q, saved, dtype), PredictionHistory(n, q, resumed)
+    seen: list[list[list[float]]] = [[] for _ in range(n)]
+
+    def visit(history: PredictionHistory, times: int) -> None:
+        for _ in range(times):
+            ids = rng.choice(n - 1, size=3, replace=False)
+            probs = torch.from_numpy(rng.integers(0, 256, (3, q)) / 255).float()
+            history.push(torch.from_numpy(ids), probs)
+            for i, row in zip(ids, probs.tolist(), strict=True):
+                seen[i].append(row)
+
+    def assert_follows(known: list[list[list[float]]]) -> None:
+        rows, counts = after.rows(0, n)
+        assert counts.tolist() == [len(latest) for latest in known]
+        for latest, row in zip(known, rows, strict=True):
+            np.testing.assert_allclose(
+                row[resumed - len(latest) :].reshape(-1, q), np.reshape(latest, (-1, q)), atol=1e-6
+            )
+
+    visit(before, 8)
+    # Of the last sample nothing is known; others were seen less often than either window is long.
+    assert {len(rows) for rows in seen} >= {0, 2, 3}
+    after.load_state_dict(before.state_dict())
+    kept = [rows[-min(saved, resumed) :] for rows in seen]
+    assert_follows(kept)
+    counts = [len(rows) for rows in seen]
+    visit(after, 4)
+    added = [rows[count:] for rows, count in zip(seen, counts, strict=True)]
+    assert_follows([(old + new)[-resumed:] for old, new in zip(kept, added, strict=True)])
+
+
+def test_everything_is_kept_and_read_on_the_device_that_is_asked_for() -> None:
+    history = PredictionHistory(3, 2, 2, device="meta")
+    assert history.values.device.type == history.visits.device.type == "meta"
+    rows, counts = history.rows(0, 3)
+    assert rows.device.type == counts.device.type == "meta"
+    assert rows.shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_a_state_is_loaded_onto_the_device_of_the_buffer(window: int) -> None:
+    history, other = PredictionHistory(3, 2, 2), PredictionHistory(3, 2, window, device="meta")
+    history.push(torch.arange(3), torch.rand(3, 2))
+    other.load_state_dict(history.state_dict())
+    assert other.values.device.type == other.visits.device.type == "meta"

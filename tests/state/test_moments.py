@@ -64,3 +64,18 @@ def test_pushing_does_not_wait_for_the_device() -> None:
     moments.to(torch.device("meta"))
     moments.push(ids.to("meta"), probs.to("meta"))
     assert moments.mean.device.type == "meta"
+
+
+def test_everything_is_kept_on_the_device_that_is_asked_for() -> None:
+    moments = RunningMoments(3, 2, device="meta")
+    kept = (moments.visits, moments.mean, moments.squares)
+    assert {tensor.device.type for tensor in kept} == {"meta"}
+    assert moments.visits.dtype == torch.int64
+
+
+def test_the_sample_variance_is_taken_unless_asked_otherwise() -> None:
+    moments = RunningMoments(1, 1)
+    for p in (0.0, 1.0):
+        moments.push(torch.tensor([0]), torch.tensor([[p]]))
+    variance, _ = moments.rows(0, 1)
+    assert variance.tolist() == [[0.5]]

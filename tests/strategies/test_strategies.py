@@ -104,6 +104,20 @@ def test_ubs_options_reach_the_equations(visits: Visits) -> None:
     assert_follows(strategy, reference.label_uncertainty(windows, Q, 0.5), bins=3, base=2.0, ceil=True)
 
 
+def test_options_of_the_rivals_reach_the_equations(visits: Visits) -> None:
+    options: Any = {"correlation": "mutual_information", "bins": 3, "log_base": 2.0, "quantizer": "ceil"}
+    active = trained(ActiveBias(mode="quantized", **options), visits)
+    assert_follows(active, spreads(visits), bins=3, base=2.0, ceil=True)
+    recency = trained(RecencyBias(**options), visits)
+    expected = [
+        [reference.recency_entropy([row[j] for row in rows[-5:]]) for j in range(Q)] for rows in visits.histories()
+    ]
+    assert_follows(recency, np.array(expected), bins=3, base=2.0, ceil=True)
+    for kind in (ActiveBias, RecencyBias):
+        fast = kind(s0=7.0, **({"mode": "quantized"} if kind is ActiveBias else {}))
+        assert fast.pressure_at(5, 5, 19) == pytest.approx(7.0)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_a_temperature_changes_the_prediction_whose_entropy_is_taken_and_nothing_else(
     visits: Visits, temperature: float

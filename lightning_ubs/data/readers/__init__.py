@@ -64,7 +64,7 @@ def read_dataset(
             f"{path.name}: too little memory is left to read it; free some, or give a part of it."
         ) from None
     except PermissionError:
-        raise DataError(f"{path}: you may not read this file; change its permissions.") from None
+        raise DataError(f"{path}: you have no permission to read this file; change its permissions.") from None
     except Exception as error:
         log.debug("reading %s failed", path, exc_info=True)
         told = f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -69,7 +69,7 @@ def read_variables(stream: IO[bytes], budget: Budget) -> dict[str, RValue]:
         budget: Counts what is allocated.
 
     Raises:
-        ValueError: It is truncated, or holds something that is no data (a function, an environment).
+        ValueError: It is truncated, or holds something that is not data (a function, an environment).
     """
     if stream.read(5) not in (b"RDX2\n", b"RDX3\n") or stream.read(2) != b"X\n":
         raise ValueError("not a binary file of R's save()")
@@ -145,7 +145,7 @@ class _Reader:
             return [self.item().value for _ in range(size)]
         if kind in (_LIST, _EXPRESSION):
             return [self.item() for _ in range(size)]
-        raise ValueError(f"R's object type {kind} is no data")
+        raise ValueError(f"R's object type {kind} is not data")
 
     def pairs(self, flags: int) -> list[tuple[str | None, RValue]]:
         found: list[tuple[str | None, RValue]] = []

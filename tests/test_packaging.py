@@ -1,0 +1,164 @@
+"""What is built is complete: the sdist passes its own tests, the wheel runs in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import lightning_ubs
+
+ROOT = Path(__file__).parents[1]
+pytest.importorskip("build")
+
+LEFT_OUT = shutil.ignore_patterns(
+    ".git",
+    ".venv*",
+    "__pycache__",
+    "*.egg-info",
+    ".*_cache",
+    ".hypothesis",
+    "_build",
+    "notebooks",
+    "results",
+    "outputs",
+)
+
+
+def command(*words: str | Path, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, the wheel that is built from it, and what the build said."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, ignore=LEFT_OUT)
+    done = command(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", cwd=source)
+    (folder / "said.txt").write_text(done.stdout + done.stderr)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unpacked(built: Path) -> Path:
+    with tarfile.open(next(built.glob("dist/*.tar.gz"))) as archive:
+        archive.extractall(built / "unpacked", filter="data")
+    return next((built / "unpacked").iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path) -> Path:
+    """The Python of a new environment with the wheel; what it depends on is borrowed from that of the tests."""
+    folder = built / "environment"
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    wheel = next(built.glob("dist/*.whl"))
+    command(
+        sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel, cwd=built
+    )
+    packages = next(folder.glob("lib/python*/site-packages"))
+    borrowed = [*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))]
+    (packages / "borrowed.pth").write_text("\n".join(dict.fromkeys(borrowed)))
+    return python
+
+
+def test_the_build_says_no_warning(built: Path) -> None:
+    said = (built / "said.txt").read_text()
+    assert "Successfully built" in said
+    assert "Warning" not in said
+    assert "deprecated" not in said.lower()
+
+
+def test_the_sdist_holds_every_file_of_the_repository(unpacked: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a clone knows which files there should be")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    there = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*")}
+    assert set(listed.splitlines()) - there == set()
+
+
+def test_the_sdist_passes_its_own_tests(unpacked: Path) -> None:
+    parts = (
+        "tests/functional/test_selection.py",
+        "tests/test_sampling.py",
+        "tests/test_architecture.py::test_types_are_shipped",
+    )
+    done = command(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parts, cwd=unpacked, path=str(unpacked)
+    )
+    assert " passed" in done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_the_wheel_says_what_it_is(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("dist/*.whl"))) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        told = Parser().parsestr(wheel.read(name).decode())
+        folders = {name.split("/")[0] for name in wheel.namelist()}
+    assert told["Version"] == lightning_ubs.__version__
+    assert told["Author"] == "lightning-ubs contributors"
+    assert told["License-Expression"] == "Apache-2.0"
+    assert told["Description-Content-Type"] == "text/markdown"
+    classifiers = told.get_all("Classifier") or []
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} <= set(classifiers)
+    urls = dict(url.split(", ") for url in told.get_all("Project-URL") or [])
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(urls)
+    assert folders == {"lightning_ubs", f"lightning_ubs-{lightning_ubs.__version__}.dist-info"}
+
+
+def test_the_installed_wheel_runs_as_a_command_and_as_a_module(installed: Path, tmp_path: Path) -> None:
+    version = f"lightning-ubs {lightning_ubs.__version__}"
+    assert command(installed, "-m", "lightning_ubs", "--version", cwd=tmp_path).stdout.strip() == version
+    assert command(installed.parent / "lightning-ubs", "--version", cwd=tmp_path).stdout.strip() == version
+
+
+NEW_USER = """
+import sys
+import lightning_ubs
+assert "environment" in lightning_ubs.__file__, lightning_ubs.__file__
+from lightning_ubs import BatchSelection, UBS, compare
+print([name for name in ("hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray") if name in sys.modules])
+import lightning as L, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+    def training_step(self, batch, batch_idx):
+        return nn.functional.binary_cross_entropy_with_logits(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+x = torch.randn(40, 4)
+selection = BatchSelection(UBS(), warmup_epochs=1)
+trainer = L.Trainer(max_epochs=3, callbacks=[selection], accelerator="cpu", logger=False, enable_progress_bar=False)
+loader = DataLoader(TensorDataset(x, (x[:, :3] > 0).float()), batch_size=8, shuffle=True)
+trainer.fit(Net(), loader)
+again = BatchSelection(UBS(), warmup_epochs=1)
+more = L.Trainer(max_epochs=4, callbacks=[again], accelerator="cpu", logger=False, enable_progress_bar=False)
+more.fit(Net(), loader, ckpt_path=trainer.checkpoint_callback.best_model_path)
+print(tuple(selection.uncertainty.shape), more.current_epoch, len(again.plan))
+"""
+
+
+def test_a_new_user_trains_and_resumes_with_the_wheel_and_nothing_optional_is_imported(
+    installed: Path, tmp_path: Path
+) -> None:
+    told = command(installed, "-c", NEW_USER, cwd=tmp_path).stdout.strip().splitlines()
+    assert told[0] == "[]"
+    assert told[-1] == "(40, 3) 4 5"
