@@ -162,7 +162,7 @@ def extrapolated(
     return {
         "rows kept per process, GB": rows * row_bytes / 1e9,
         "the same, replicated, GB": n * row_bytes / 1e9,
-        "(n,) vectors per process (raw w, w, P, ids), GB": 4 * 8 * n / 1e9,
+        "(n,) vectors (raw w, w, P, ids, counts of draws), GB": 5 * 8 * n / 1e9,
         "most while P and ids are made, GB": drawing.peak * n / 1e9,
         "received per step, MB": (world - 1) * BATCH * q * 4 / 1e6,
         "received per refresh (w, P), GB": 2 * 8 * n / 1e9,
@@ -192,7 +192,7 @@ def main() -> None:
     print(*(f"{name} per sample: {value:.4g}" for name, value in asdict(drawing).items()), sep=", ")
     print("\nn = 10^8, q = 80, 64 processes:")
     for name, value in extrapolated(rows[options.processes[0]], drawing, options, 10**8, 80, 64).items():
-        print(f"{name:>50} {value:8.3g}")
+        print(f"{name:>55} {value:8.3g}")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Selector:
         self.pressure = 1.0
         self.plan: EpochPlan | None = None
         self.probabilities: Tensor | None = None
-        self.drift: float | None = None
+        self.drift: Tensor | None = None
         self.skipped_batches = 0
         self.draws: DrawCounts | None = None
         self._counts_draws = True
@@ -188,7 +188,7 @@ class Selector:
             "effective_sample_size": None if probabilities is None else effective_sample_size(probabilities),
             "distinct_share": len(torch.unique(self.trained_ids())) / max(1, self._layout.num_samples),
             "mean_uncertainty": None if mean is None else float(mean),
-            "correlation_drift": self.drift,
+            "correlation_drift": None if self.drift is None else float(self.drift),
             "steps_without_predictions": float(self.skipped_batches) or None,
             "seconds": seconds,
         }
@@ -276,7 +276,7 @@ class Selector:
         after = self.strategy.measured.correlation
         self.drift = None
         if before is not None and after is not None and before is not after:
-            self.drift = float((after - before.to(after)).abs().mean())
+            self.drift = (after - before.to(after)).abs().mean()
         if self.selects(epoch):
             self.pressure = self.strategy.pressure_at(epoch, self.schedule.start, self.schedule.end)
             self.probabilities = self._checked(share(self.strategy.probabilities(self.pressure)))

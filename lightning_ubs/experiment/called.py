@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from lightning_ubs._arguments import constructor_arguments
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, digest
+from lightning_ubs.experiment.config import ConfigError, digest, telling_settings
 from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.instantiate import set_up
 from lightning_ubs.experiment.loaders import as_datamodule
@@ -122,7 +122,9 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     row = next((row for row in METHODS if type(strategy) is row.strategy), None)
     callback = selection if isinstance(selection, BatchSelection) else BatchSelection(copy.deepcopy(strategy))
     told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
-    parameters = {name: value for name, value in constructor_arguments(strategy).items() if _is_plain(value)} | told
+    parameters = {
+        name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
+    } | told
     if row is None:
         parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
     selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__

@@ -28,6 +28,10 @@ _ASIDE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+# Settings of a selection that came later, each with the value at which it changes nothing: older runs are the same.
+_AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
+
+
 class ConfigError(ValueError):
     """A key or value that the user gave cannot be used; the message names it, what is allowed, and what to do."""
 
@@ -106,12 +110,22 @@ def run_key(config: Mapping[str, Any]) -> str:
         }
         for group in ("data", "model", "selection", "trainer")
     }
+    parts["selection"] = telling_settings(parts["selection"])
     path = config["data"].get("path")
     if path is not None and os.path.isfile(path):
         parts["data"]["path"] = sha256(path)
     parts |= {name: config[name] for name in ("callbacks", "monitor", "mode") if config.get(name)}
     code = {group: _code(config[group]) for group in ("data", "model", "selection") if target_of(config[group])}
     return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})
+
+
+def telling_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a selection that tell it from others, without those at which all is as it was without them.
+
+    >>> telling_settings({"s0": 64, "correlation_every": 1})
+    {'s0': 64}
+    """
+    return {name: value for name, value in settings.items() if name not in _AS_BEFORE or value != _AS_BEFORE[name]}
 
 
 def digest(value: Any) -> str:

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.loggers import Logger
 
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, digest, run_key, target_of
+from lightning_ubs.experiment.config import ConfigError, digest, run_key, target_of, telling_settings
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.instantiate import (
     build_callbacks,
@@ -83,7 +83,9 @@ def configured_run(config: Mapping[str, Any], names: Names | None = None, fold: 
         "selection": plain,
         "label": names.label or selection.get("label") or plain,
         "variant": selection.get("variant") or "",
-        "parameters": {key: value for key, value in settings_of(selection).items() if key not in _ASIDE},
+        "parameters": {
+            key: value for key, value in telling_settings(settings_of(selection)).items() if key not in _ASIDE
+        },
         "fold": config["data"].get("fold", 0) if fold is None else fold,
         "seed": config["seed"],
         "config_hash": digest(config),

@@ -37,6 +37,7 @@ class ActiveBias(UncertaintyStrategy):
         bins: bins for it.
         log_base: base of its logarithm.
         quantizer: ``"floor"`` or ``"ceil"``, for ``"quantized"``.
+        correlation_every: epochs for which label correlation is used before it is computed anew.
     """
 
     def __init__(
@@ -49,8 +50,16 @@ class ActiveBias(UncertaintyStrategy):
         bins: int = 5,
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
+        correlation_every: int = 1,
     ) -> None:
-        super().__init__(s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer)
+        super().__init__(
+            s0=s0,
+            correlation=correlation,
+            bins=bins,
+            log_base=log_base,
+            quantizer=quantizer,
+            correlation_every=correlation_every,
+        )
         check_choice("mode", mode, ("proportional", "quantized"))
         if smoothing is not None:
             check_range("smoothing", smoothing, 0)

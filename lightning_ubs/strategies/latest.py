@@ -28,6 +28,7 @@ class LatestScoreStrategy(Strategy):
 
     def __init__(self) -> None:
         self._scores = torch.empty(0)
+        self._has_scores = False
 
     @abstractmethod
     def scores_of(self, probs: Tensor, targets: Tensor | None) -> Tensor:
@@ -49,6 +50,7 @@ class LatestScoreStrategy(Strategy):
         """Forget all scores."""
         super().reset(num_samples)
         self._scores = spare_row_zeros(num_samples).fill_(_UNSEEN)
+        self._has_scores = False
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Remember each sample's score."""
@@ -57,12 +59,12 @@ class LatestScoreStrategy(Strategy):
         if self._scores.device != probs.device:
             self._scores = self._scores.to(probs.device)
         self._scores[ids] = self.scores_of(probs, targets)
+        self._has_scores = True
 
     def measure(self) -> Measurement:
         """The latest scores, scaled to [0, 1]; nothing before the first."""
-        latest = self.latest
-        if not bool(latest.isnan().all()):
-            self.measured = Measurement(weights=min_max_scale(unknown_as_largest(latest)))
+        if self._has_scores:
+            self.measured = Measurement(weights=min_max_scale(unknown_as_largest(self.latest)))
         return self.measured
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
@@ -84,6 +86,7 @@ class LatestScoreStrategy(Strategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the latest scores."""
         self._scores[:-1] = state["scores"].to(self._scores)
+        self._has_scores = bool((state["scores"] != _UNSEEN).any())
         self.measured = Measurement(weights=state.get("weights"))
 
     def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:

@@ -29,6 +29,7 @@ class RecencyBias(WindowStrategy):
         bins: bins for it.
         log_base: base of its logarithm.
         quantizer: ``"floor"`` or ``"ceil"``.
+        correlation_every: epochs for which label correlation is used before it is computed anew.
     """
 
     def __init__(
@@ -39,9 +40,16 @@ class RecencyBias(WindowStrategy):
         bins: int = 5,
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
+        correlation_every: int = 1,
     ) -> None:
         super().__init__(
-            window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
+            window=window,
+            s0=s0,
+            correlation=correlation,
+            bins=bins,
+            log_base=log_base,
+            quantizer=quantizer,
+            correlation_every=correlation_every,
         )
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:

@@ -41,6 +41,8 @@ class UBS(WindowStrategy):
         quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
         temperature: t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models that are
             surer than they are right; None, as in the paper, leaves it as it is.
+        correlation_every: epochs for which label correlation is used before it is computed anew, to save time where
+            there are many labels; the paper computes it in every epoch.
 
     >>> UBS(lambda1=0.6, window=7).window
     7
@@ -56,9 +58,16 @@ class UBS(WindowStrategy):
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
         temperature: float | None = None,
+        correlation_every: int = 1,
     ) -> None:
         super().__init__(
-            window=window, s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer
+            window=window,
+            s0=s0,
+            correlation=correlation,
+            bins=bins,
+            log_base=log_base,
+            quantizer=quantizer,
+            correlation_every=correlation_every,
         )
         check_range("lambda1", lambda1, 0, 1)
         self.lambda1 = float(lambda1)

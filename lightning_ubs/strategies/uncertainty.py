@@ -44,6 +44,7 @@ class UncertaintyStrategy(Strategy):
         bins: bins of U for the mutual information (τ).
         log_base: base of its logarithm.
         quantizer: ``"floor"`` as in the paper or ``"ceil"``.
+        correlation_every: epochs for which a correlation is used before it is computed anew.
     """
 
     keeps_shard: ClassVar[bool] = True
@@ -56,8 +57,10 @@ class UncertaintyStrategy(Strategy):
         bins: int = 5,
         log_base: float = math.e,
         quantizer: Quantizer = "floor",
+        correlation_every: int = 1,
     ) -> None:
         check_range("s0", s0, 1)
+        check_range("correlation_every", correlation_every, 1, whole=True)
         check_range("bins", bins, 2, whole=True)
         if not (math.isfinite(log_base) and log_base > 1):
             raise ValueError(f"log_base={log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
@@ -68,6 +71,8 @@ class UncertaintyStrategy(Strategy):
         self.bins = int(bins)
         self.log_base = float(log_base)
         self.quantizer: Quantizer = quantizer
+        self.correlation_every = int(correlation_every)
+        self._correlation_age = 0
         self._memory: PredictionHistory | RunningMoments | None = None
         self._raw: Tensor | None = None
         self._prior: Tensor | None = None
@@ -95,6 +100,7 @@ class UncertaintyStrategy(Strategy):
         """Forget everything and prepare for ``num_samples`` samples."""
         super().reset(num_samples, labels, features, history_dtype)
         self._memory = self._raw = self._prior = None
+        self._correlation_age = 0
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Remember the predictions."""
@@ -110,12 +116,7 @@ class UncertaintyStrategy(Strategy):
             return self.measured
         cells = self.num_samples * self._memory.num_labels
         snapshot = self.current_uncertainty() if cells * 4 <= SNAPSHOT_BYTES else None
-        correlation = None
-        if self.correlation is not None:
-            labels, chunks = self._memory.num_labels, partial(self._own_rows, snapshot)
-            correlation = correlation_of_chunks(
-                chunks, self.num_samples, labels, self.bins, self.log_base, total=self.shard.total
-            )
+        correlation = None if self.correlation is None else self._used_correlation(snapshot)
         weighed = [
             (raw_weights(u, correlation)[own], u[own].sum(dtype=torch.float64))
             for u, own in self._measured_blocks(snapshot)
@@ -169,14 +170,24 @@ class UncertaintyStrategy(Strategy):
         memory = {} if self._memory is None else {"num_labels": self._memory.num_labels, **self._memory.state_dict()}
         return memory | self._measured_state()
 
-    def _measured_state(self) -> dict[str, Tensor]:
+    def _used_correlation(self, snapshot: Tensor | None) -> Tensor:
+        """C, which serves for ``correlation_every`` epochs."""
+        known, self._correlation_age = self.measured.correlation, self._correlation_age + 1
+        if known is not None and self._correlation_age < self.correlation_every:
+            return known.to(self.memory.visits.device)
+        self._correlation_age = 0
+        labels, chunks = self.memory.num_labels, partial(self._own_rows, snapshot)
+        return correlation_of_chunks(chunks, self.num_samples, labels, self.bins, self.log_base, total=self.shard.total)
+
+    def _measured_state(self) -> dict[str, Any]:
         measured = {
             "correlation": self.measured.correlation,
             "weights": self.measured.weights,
             "raw": self._raw,
             "prior": self._prior,
         }
-        return {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
+        age = {"correlation_age": self._correlation_age} if self.correlation_every > 1 else {}
+        return age | {name: value.to("cpu", copy=True) for name, value in measured.items() if value is not None}
 
     def compact_state_dict(self) -> dict[str, Any]:
         """Only what was measured: a sample keeps its weight until it is visited again."""
@@ -187,6 +198,7 @@ class UncertaintyStrategy(Strategy):
         """Restore what :meth:`state_dict` or :meth:`compact_state_dict` gave."""
         self.measured = Measurement(correlation=state.get("correlation"), weights=state.get("weights"))
         self._raw, self._prior = state.get("raw"), state.get("prior")
+        self._correlation_age = state.get("correlation_age", 0)
         if "num_labels" in state:
             self._memory = self._empty_memory(state["num_labels"], torch.device("cpu"))
             self._memory.load_state_dict(state)

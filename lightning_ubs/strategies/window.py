@@ -24,6 +24,7 @@ class WindowStrategy(UncertaintyStrategy):
         bins: bins of U for the mutual information (τ).
         log_base: base of its logarithm.
         quantizer: ``"floor"`` or ``"ceil"``.
+        correlation_every: epochs for which a correlation is used.
     """
 
     def __init__(
@@ -35,8 +36,16 @@ class WindowStrategy(UncertaintyStrategy):
         bins: int,
         log_base: float,
         quantizer: Quantizer,
+        correlation_every: int,
     ) -> None:
-        super().__init__(s0=s0, correlation=correlation, bins=bins, log_base=log_base, quantizer=quantizer)
+        super().__init__(
+            s0=s0,
+            correlation=correlation,
+            bins=bins,
+            log_base=log_base,
+            quantizer=quantizer,
+            correlation_every=correlation_every,
+        )
         check_range("window", window, 2, whole=True)
         self.window = int(window)
 
