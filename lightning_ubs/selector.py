@@ -209,6 +209,7 @@ class Selector:
             "global_batch_size": self.layout.global_batch_size if self.layout else 0,
             "pressure": self.pressure,
             "probabilities_epoch": self._probabilities_epoch,
+            "counts_draws": self._counts_draws,
             "strategy_state": strategy,
         }
         if self.draws is not None:
@@ -225,8 +226,8 @@ class Selector:
         self._probabilities_epoch = state["probabilities_epoch"]
         self.plan = self.draws = None
         # A checkpoint of the first release does not say what was drawn before it: better no number than a wrong one.
-        self._counts_draws = "times_drawn" in state
-        if self._counts_draws:
+        self._counts_draws = state.get("counts_draws", False)
+        if "times_drawn" in state:
             self.draws = DrawCounts(self.strategy.num_samples)
             self.draws.load_state_dict(state)
         self.strategy.load_state_dict(state["strategy_state"])

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.callbacks import LearningRateFinder
 from resume_tools import STRATEGIES, make_data, make_loader, make_selection, make_trainer
 from resume_tools import Recorder as Network
 from tiny_training import N, Q, Tiny, Watch, data, fit, loader, trainer
@@ -132,6 +133,14 @@ def test_counts_of_a_resumed_run_are_those_of_an_uninterrupted_one(
         assert torch.equal(cut.times_drawn, whole.times_drawn)
         assert torch.equal(cut.last_epoch_drawn, whole.last_epoch_drawn)
     assert cut.times_drawn.sum() == whole.times_drawn.sum()
+
+
+def test_counts_survive_a_learning_rate_finder() -> None:
+    """It saves and restores the state of a selection that has seen nothing yet."""
+    selection = BatchSelection(UBS(), warmup_epochs=1)
+    finder = LearningRateFinder(num_training_steps=3, update_attr=False)
+    trainer(finder, selection, max_epochs=2).fit(Tiny(), loader())
+    assert selection.times_drawn.sum() == 2 * N
 
 
 def test_a_checkpoint_of_the_first_release_leaves_the_counts_unknown_rather_than_wrong(tmp_path: Path) -> None:
