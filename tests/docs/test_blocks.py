@@ -77,6 +77,7 @@ def runs(page: Path) -> bool:
 def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What programs change in a process is put back."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    reader.writes(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     handlers, level = logging.root.handlers[:], logging.root.level
