@@ -17,7 +17,6 @@ HTML comments on the lines before a block say what differs here:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import runpy
@@ -132,8 +131,10 @@ def run(command: list[str], block: Block, monkeypatch: pytest.MonkeyPatch) -> No
     else:
         assert program == "python", f"{command}: no test knows how to run this; add a note to the block"
         monkeypatch.setattr(sys, "argv", changed(arguments, block.noted("python")))
-        with contextlib.suppress(SystemExit):
+        try:
             runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as stopped:
+            assert not stopped.code, command
 
 
 def changed(arguments: list[str], notes: list[str]) -> list[str]:
