@@ -17,7 +17,6 @@ HTML comments on the lines before a block say what differs here:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import runpy
@@ -77,6 +76,7 @@ def runs(page: Path) -> bool:
 def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What programs change in a process is put back."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    reader.writes(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     handlers, level = logging.root.handlers[:], logging.root.level
@@ -131,8 +131,10 @@ def run(command: list[str], block: Block, monkeypatch: pytest.MonkeyPatch) -> No
     else:
         assert program == "python", f"{command}: no test knows how to run this; add a note to the block"
         monkeypatch.setattr(sys, "argv", changed(arguments, block.noted("python")))
-        with contextlib.suppress(SystemExit):
+        try:
             runpy.run_path(arguments[0], run_name="__main__")
+        except SystemExit as stopped:
+            assert not stopped.code, command
 
 
 def changed(arguments: list[str], notes: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -56,3 +57,17 @@ def has() -> dict[str, Any]:
         "features": data.features[:64],
         "labels": data.labels[:64],
     }
+
+
+def writes(folder: Path) -> None:
+    """The files that are there before the first block of a page: code of one's own, its configuration, a table."""
+    own = Path(__file__).parents[1] / "experiment" / "own_code.py"
+    (folder / "mynet.py").write_text(f"{own.read_text()}\n\nData, MyStrategy = ImageData, Unsure\n")
+    configs = {"model/cnn": "CNN", "data/mine": "Data", "selection/my_strategy": "MyStrategy"}
+    for name, target in configs.items():
+        path = folder / "conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"_target_: mynet.{target}\n")
+    rows = [*has()["features"][:, :3].tolist()]
+    lines = [f"{','.join(map(str, row))},{i % 2},{i // 2 % 2}" for i, row in enumerate(rows)]
+    (folder / "mine.csv").write_text("\n".join(["a,b,c,topic_x,topic_y", *lines]))
