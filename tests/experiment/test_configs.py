@@ -125,7 +125,7 @@ def test_model_config_has_only_arguments_of_the_model(name: str) -> None:
     model = build_model(name, 5, 3)
     accepted = set(inspect.signature(type(model)).parameters)
     assert set(config) - {"name"} <= accepted
-    assert config["lr"] == (1e-3 if name == "mlp" else 1e-4)
+    assert config["lr"] == (3e-3 if name == "mlp" else 1e-4)
 
 
 def test_every_logger_builds(tmp_path: Path) -> None:
