@@ -113,6 +113,7 @@ def test_importing_the_package_imports_no_optional_dependency() -> None:
 import sys, lightning.pytorch
 before = set(sys.modules)
 import lightning_ubs
+for name in lightning_ubs.__all__: getattr(lightning_ubs, name)  # each is imported when it is first asked for
 print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sys.modules, "sklearn" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
