@@ -127,10 +127,12 @@ def test_the_installed_wheel_runs_as_a_command_and_as_a_module(installed: Path, 
 
 NEW_USER = """
 import sys
+import lightning.pytorch, torchmetrics
+before = set(sys.modules)  # torchmetrics imports matplotlib where it is installed
 import lightning_ubs
 assert "environment" in lightning_ubs.__file__, lightning_ubs.__file__
 from lightning_ubs import BatchSelection, UBS, compare
-print([name for name in ("hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray") if name in sys.modules])
+print([name for name in ("hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray") if name in set(sys.modules) - before])
 import lightning as L, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -134,7 +134,8 @@ def run(command: list[str], block: Block, monkeypatch: pytest.MonkeyPatch) -> No
         try:
             runpy.run_path(arguments[0], run_name="__main__")
         except SystemExit as stopped:
-            assert not stopped.code, command
+            if stopped.code:
+                raise
 
 
 def changed(arguments: list[str], notes: list[str]) -> list[str]:
