@@ -132,7 +132,8 @@ before = set(sys.modules)  # torchmetrics imports matplotlib where it is install
 import lightning_ubs
 assert "environment" in lightning_ubs.__file__, lightning_ubs.__file__
 from lightning_ubs import BatchSelection, UBS, compare
-print([name for name in ("hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray") if name in set(sys.modules) - before])
+optional = {"hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray"}
+print(sorted(optional & (set(sys.modules) - before)))
 import lightning as L, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
