@@ -26,7 +26,7 @@ CASES = {name: {"name": name} for name in STRATEGIES} | {
     "model": {"sharded": True},
 }
 # Three processes run those that differ in what is remembered or drawn.
-OF_THREE = ("UBS", "UBS, evaluated", "UBS, shorter and unbiased", "Active_LC", "bytes", "LossBias")
+OF_THREE = ("UBS", "UBS, evaluated", "UBS, shorter and unbiased", "Active_LC")
 MEASURES = {
     "two samples": {"name": "UBS", "samples": 2, "labels": 3, "correlation": "mutual_information"},
     "blocks": {"name": "UBS", "samples": 5003, "labels": 70, "correlation": "mutual_information", "dtype": "bfloat16"},

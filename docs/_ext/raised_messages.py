@@ -1,8 +1,9 @@
 """Every message that the package raises or warns with, read from its source, and the directive that lists them.
 
-In a page, ``{messages}`` with dotted names of modules lists the messages of these modules and of those below them::
+In a page, ``{messages}`` with dotted names of modules lists the messages of these modules and of those below them, but for
+those with a minus::
 
-    :::{messages} lightning_ubs.data lightning_ubs.plots
+    :::{messages} lightning_ubs -lightning_ubs.data
     :::
 """
 
@@ -35,6 +36,10 @@ class Message:
     kind: str
     text: str
 
+    def below(self, modules: list[str]) -> bool:
+        """Whether it is a message of one of these modules, or of one below them."""
+        return any(f"{self.module}.".startswith(f"{name}.") for name in modules)
+
     @property
     def parts(self) -> tuple[str, str]:
         """What was seen, and what to do; the second is empty where the message has one part only."""
@@ -63,7 +68,7 @@ def _of_file(path: Path) -> Iterator[Message]:
         kind = "warning" if called in WARNINGS else name if re.search(r"(Error|Failed)$", name) else ""
         text = _words(node.args[0], constants)
         if kind and kind not in FRAGMENTS and text is not None and " " in text.strip():
-            yield Message(module, kind, " ".join(text.split()))
+            yield Message(module, kind, " ".join(text.replace("%s", "‹…›").split()))
 
 
 @cache
@@ -129,9 +134,11 @@ class MessageList(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A definition list, one entry per message."""
-        wanted = self.arguments[0].split()
+        names = self.arguments[0].split()
+        wanted = [name for name in names if not name.startswith("-")]
+        others = [name.removeprefix("-") for name in names if name.startswith("-")]
         self.env.note_dependency(__file__)
-        listed = [one for one in messages() if any(f"{one.module}.".startswith(f"{name}.") for name in wanted)]
+        listed = [one for one in messages() if one.below(wanted) and not one.below(others)]
         if not listed:
             raise self.error(f"no messages in {', '.join(wanted)}")
         entries = [_entry(one) for one in sorted(listed, key=lambda one: (one.kind, one.text))]
@@ -141,7 +148,7 @@ class MessageList(SphinxDirective):
 def _entry(message: Message) -> nodes.definition_list_item:
     seen, to_do = message.parts
     term = nodes.term("", "", nodes.Text(seen), classes=["message"])
-    advice = nodes.paragraph("", "", nodes.Text(f"{to_do[:1].upper()}{to_do[1:]}" if to_do else "Nothing needs doing."))
+    advice = nodes.paragraph("", "", nodes.Text(f"{to_do[:1].upper()}{to_do[1:]}"))
     advice += nodes.inline("", f" {message.kind}, {message.module}", classes=["origin"])
     return nodes.definition_list_item("", term, nodes.definition("", advice))
 

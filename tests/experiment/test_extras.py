@@ -42,7 +42,7 @@ def needed(requirement: Requirement, seen: set[str]) -> Iterator[Requirement]:
             yield from needed(other, seen)
 
 
-@pytest.mark.parametrize("extra", ["experiments", "ray", "dask"])
+@pytest.mark.parametrize("extra", ["experiments", "ray", "dask", "docs"])
 def test_everything_that_an_extra_brings_is_pinned_to_a_version_that_fits(extra: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pins = pinned()
