@@ -61,6 +61,7 @@ class Driver:
         self.mutants, self.jobs, self.limit, self.enough = mutants, jobs, limit, enough
         self.results: list[dict[str, Any]] = []
         self._fails = False
+        self._broken: set[str] = set()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what a mutant cannot reach."""
@@ -85,10 +86,11 @@ class Driver:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One failure is enough."""
+        """One failure is enough; what fails without a mutant can tell nothing of one."""
         if report.failed:
             if self._fails:
                 os._exit(1)
+            self._broken.add(report.nodeid)
             globals()["report"](f"fails without a mutant, so left out: {report.nodeid}")
 
     def _map(self, items: list[pytest.Item], file: Path) -> None:
@@ -114,6 +116,8 @@ class Driver:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             sys.settrace(None)
             seconds[item.nodeid] = time.perf_counter() - start
+            if item.nodeid in self._broken:
+                continue
             for name, line in seen:
                 lines.setdefault(str(Path(name).relative_to(ROOT)), {}).setdefault(line, []).append(item.nodeid)
         file.write_text(json.dumps([seconds, lines]))

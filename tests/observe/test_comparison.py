@@ -82,6 +82,9 @@ def test_numbers_in_between_are_mixed_unless_smoothing_explains_them() -> None:
     assert has_mixed_values(torch.tensor([0.2, 0.5, 0.8]))
     assert not has_mixed_values(torch.tensor([0.1, 0.9, 0.1]))
     assert not has_mixed_values(torch.tensor([0.0, 1.0, 0.005, 0.995])), "a rounding error is no mixture"
+    assert not has_mixed_values(torch.tensor([0.0, 0.010, 0.990, 1.0])), "up to a hundredth"
+    assert has_mixed_values(torch.tensor([0.0, 0.011, 1.0]))
+    assert has_mixed_values(torch.tensor([0.0, 0.989, 1.0]))
     assert not has_mixed_values(torch.tensor([0.0, 1.0, NAN])), "unknown is no mixture"
     assert not has_mixed_values(torch.tensor([-1.0, 2.0, 3.0]))
     assert not has_mixed_values(torch.tensor([0, 1, 2]))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
-from tiny_training import N, Q, Tiny, data, fit, loader
+from tiny_training import N, Q, Tiny, data, fit, loader, trainer
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from lightning_ubs import UBS, Balance, BatchSelection, HardImbalance, SelectionError
-from lightning_ubs.observe import DatasetLabels, feature_matrix
+from lightning_ubs.observe import DatasetLabels, feature_matrix, training_labels
 
 X, Y = data().tensors
 INDEX = torch.arange(N)
@@ -131,6 +132,51 @@ def test_features_are_what_is_not_the_labels() -> None:
         (Subset(TensorDataset(INDEX, X, Y), [4, 2]), X[[4, 2]]),
     ):
         assert torch.equal(feature_matrix(None, dataset, "HardImbalance", DatasetLabels(None, dataset)), expected)
+
+
+@pytest.mark.parametrize("given", [Y[:5], [*Y.tolist(), [0.0] * Q], torch.tensor([0.0] * 5)])
+def test_labels_and_features_of_another_number_of_samples_are_refused(given: Any) -> None:
+    with pytest.raises(SelectionError, match=r"labels has shape \[(5|43).*needed for 42 samples; pass labels="):
+        DatasetLabels(given, data())
+    with pytest.raises(SelectionError, match=r"features has shape \[(5|43).*needed for 42 samples; pass features="):
+        feature_matrix(given, data(), "HardImbalance", DatasetLabels(None, data()))
+
+
+class Asking(Tiny):
+    """Asks for the labels before it trains."""
+
+    def on_fit_start(self) -> None:
+        self.found = training_labels(self.trainer)
+
+
+class Module(L.LightningDataModule):
+    """Its loader shows no labels."""
+
+    def __init__(self, **shown: Any) -> None:
+        super().__init__()
+        vars(self).update(shown)
+
+    def train_dataloader(self) -> Any:
+        return loader([(x, y) for x, y in zip(X, Y, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (lambda: Module(train_labels=Y.tolist()), Y),
+        (lambda: Module(train_labels=Y, train_dataset=TensorDataset(X, 1 - Y)), Y),
+        (lambda: Module(train_dataset=TensorDataset(X, Y)), Y),
+        (lambda: Module(), None),
+        (lambda: loader(), Y),
+        (lambda: loader(Shows(labels=Y.argmax(1))), None),
+    ],
+    ids=["labels", "labels before dataset", "dataset", "nothing", "loader", "class indices"],
+)
+def test_labels_of_all_samples_are_found_before_training(source: Any, expected: Tensor | None) -> None:
+    module = Asking()
+    trainer(max_epochs=1, limit_train_batches=1).fit(module, source())
+    assert (module.found is None) == (expected is None)
+    assert expected is None or torch.equal(module.found, expected)
 
 
 def test_several_feature_matrices_are_listed() -> None:

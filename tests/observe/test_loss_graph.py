@@ -74,6 +74,7 @@ def test_the_number_of_labels_decides_between_heads() -> None:
 NO_ROWS: dict[str, Any] = {
     "masked": lambda z: bce(z[Y > 0], Y[Y > 0]),
     "masked to as many as rows": lambda z: bce(z.flatten()[torch.arange(B)], torch.ones(B)),
+    "taken, as many as rows": lambda z: bce(z.take(torch.arange(B)), torch.ones(B)),
     "one element each": lambda z: bce(z.gather(1, Y.argmax(1, keepdim=True)).squeeze(1), torch.ones(B)),
     "label by label": lambda z: bce(z.T.flatten(), Y.T.flatten()),
     "half the rows": lambda z: bce(z[: B // 2], Y[: B // 2]),
@@ -87,6 +88,33 @@ def test_what_has_no_row_per_sample_is_not_taken_for_predictions(loss: str) -> N
     terms = search(NO_ROWS[loss](NET(X)), B)
     assert terms
     assert main_term(terms, None) == []
+
+
+FLAT: dict[str, Any] = {
+    "flattened": lambda z: z.flatten(),
+    "flattened after a change of precision": lambda z: z.double().flatten(),
+    "flattened after an axis was added": lambda z: z.unsqueeze(1).flatten(),
+    "flattened and changed in precision": lambda z: z.flatten().double(),
+}
+
+
+@pytest.mark.parametrize("form", FLAT)
+def test_flattened_predictions_get_their_rows_back(form: str) -> None:
+    logits = NET(X)
+    flat = FLAT[form](logits)
+    found = main(bce(flat, Y.flatten().to(flat.dtype)))
+    assert isinstance(found, LossTerm)
+    assert torch.equal(found.predictions, logits.to(flat.dtype))
+    assert torch.equal(found.targets[0], Y.to(flat.dtype))
+
+
+def test_classes_with_probabilities_for_targets_are_found() -> None:
+    logits = NET(X)
+    for loss in (cross_entropy(logits, Y.softmax(1)), cross_entropy(logits, Y.argmax(1))):
+        found = main(loss)
+        assert isinstance(found, LossTerm)
+        assert found.kind is Kind.SOFTMAX
+        torch.testing.assert_close(found.predictions, logits.log_softmax(1))
 
 
 def test_targets_of_the_soft_margin_are_read_where_they_weigh_both_halves() -> None:
@@ -170,12 +198,15 @@ def test_every_kind_becomes_the_same_probabilities() -> None:
     vanished = torch.tensor([[0.0, -torch.inf], [-torch.inf, -torch.inf]])
     assert to_probabilities(vanished, Kind.SOFTMAX)[1].tolist() == [True, False]
     assert to_probabilities(vanished, Kind.LOG_PROBS)[1].tolist() == [True, True]
+    endless = torch.tensor([[0.0, torch.inf], [0.0, 1.0]])
+    assert to_probabilities(endless, Kind.SOFTMAX)[1].tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
     ("shape", "rows", "expected"),
     [
         ((8,), 8, (8, 1)),
+        ((1,), 1, (1, 1)),
         ((8, 1), 8, (8, 1)),
         ((8, 3, 1), 8, (8, 3)),
         ((8, 1, 3), 8, (8, 3)),
