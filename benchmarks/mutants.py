@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--sample", type=int, help="take this many mutants of each part, at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one mutant")
     parser.add_argument("--enough", type=float, default=600.0, help="seconds of tests that a mutant must survive")
     parser.add_argument("--again", type=Path, help="only what survived in this file of results")
@@ -213,7 +214,8 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sample = None if options.again else options.sample
-    mutants = [mutant for part in options.parts for mutant in _chosen(part, sample) if options.file in mutant.file]
+    mutants = [mutant for part in options.parts for mutant in _chosen(part, sample, options.seed)]
+    mutants = [mutant for mutant in mutants if options.file in mutant.file]
     if options.again:
         survivors = {
             (r["file"], r["number"]) for r in json.loads(options.again.read_text()) if r["verdict"] == "survived"
@@ -238,11 +240,11 @@ def main() -> None:
         report(f"{part}: {len(own)} mutants, " + ", ".join(f"{own.count(v)} {v}" for v in sorted(set(own))))
 
 
-def _chosen(part: str, sample: int | None) -> list[Mutant]:
+def _chosen(part: str, sample: int | None, seed: int) -> list[Mutant]:
     mutants = find_mutants(PARTS[part][0])
     if sample is None or sample >= len(mutants):
         return mutants
-    return sorted(random.Random(0).sample(mutants, sample), key=lambda mutant: (mutant.file, mutant.number))
+    return sorted(random.Random(seed).sample(mutants, sample), key=lambda mutant: (mutant.file, mutant.number))
 
 
 def _tests(parts: list[str]) -> list[str]:
