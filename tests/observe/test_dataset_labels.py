@@ -59,6 +59,10 @@ DATASETS: dict[str, Any] = {
     "joined": lambda: ConcatDataset(
         [TensorDataset(INDEX[:10], X[:10], Y[:10]), TensorDataset(INDEX[10:], X[10:], Y[10:])]
     ),
+    "joined from three": lambda: ConcatDataset(
+        [TensorDataset(X[rows], Y[rows]) for rows in (slice(0, 10), slice(10, 12), slice(12, N))]
+    ),
+    "a matrix beside class indices": lambda: Shows(label=Y.argmax(1), y=Y),
     "joined tables": lambda: ConcatDataset([table(labels=Y[:30].tolist()), table(labels=Y[30:].tolist())]),
 }
 
@@ -94,6 +98,19 @@ def test_labels_that_cannot_be_told_are_listed_with_the_way_out(dataset: Any, se
             fit(BatchSelection(strategy(), warmup_epochs=1), train=loader(dataset))
         assert f"it shows: {seen}" in str(error.value)
         assert "labels=matrix" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (Y.argmax(1), r"labels has shape \[42\], but Balance needs \[samples, labels\] of 0 and 1 for 42 samples"),
+        (Y + 3, r"labels \(labels\) hold values other than 0 and 1; pass labels="),
+    ],
+    ids=["class indices", "grades"],
+)
+def test_labels_that_are_no_matrix_of_zeros_and_ones_are_refused(labels: Tensor, words: str) -> None:
+    with pytest.raises(SelectionError, match=words):
+        found(Shows(labels=labels))
 
 
 def test_the_way_out_is_one() -> None:

@@ -29,6 +29,7 @@ def main(loss: Tensor, num_labels: int | None = None) -> LossTerm | list[LossTer
 HEADS: dict[str, Any] = {
     "weighted aux": lambda z, a: bce(z, Y) + 0.3 * bce(a, Y),
     "both scaled": lambda z, a: (bce(z, Y) + bce(a, Y) / 5) * 7,
+    "further from the loss": lambda z, a: 0.3 * bce(a, Y) + bce(z, Y, reduction="none").sum(1).mean().reshape(()),
     "in a list": lambda z, a: sum([bce(z, Y), 0.3 * bce(a, Y)]),
     "weighted by a row": lambda z, a: (
         (bce(z, Y, reduction="none")).mean() + (bce(a, Y, reduction="none") * X[:, :1]).mean()
@@ -108,13 +109,23 @@ def test_flattened_predictions_get_their_rows_back(form: str) -> None:
     assert torch.equal(found.targets[0], Y.to(flat.dtype))
 
 
-def test_classes_with_probabilities_for_targets_are_found() -> None:
+def test_exclusive_classes_are_found_with_their_targets() -> None:
     logits = NET(X)
-    for loss in (cross_entropy(logits, Y.softmax(1)), cross_entropy(logits, Y.argmax(1))):
-        found = main(loss)
+    for targets in (Y.softmax(1), Y.argmax(1)):
+        found = main(cross_entropy(logits, targets))
         assert isinstance(found, LossTerm)
         assert found.kind is Kind.SOFTMAX
         torch.testing.assert_close(found.predictions, logits.log_softmax(1))
+        assert any(torch.equal(one, targets) for one in found.targets)
+
+
+@pytest.mark.parametrize("form", [lambda t: t, lambda t: t.squeeze(1), lambda t: t.unsqueeze(2)])
+def test_a_single_logit_is_one_label(form: Any) -> None:
+    logits = nn.Linear(5, 1)(X)
+    found = main(bce(form(logits), form(Y[:, :1])))
+    assert isinstance(found, LossTerm)
+    assert torch.equal(found.predictions, logits)
+    assert torch.equal(found.targets[0], Y[:, :1])
 
 
 def test_targets_of_the_soft_margin_are_read_where_they_weigh_both_halves() -> None:
@@ -167,6 +178,11 @@ def test_a_loss_without_a_graph_shows_nothing() -> None:
     [
         (lambda z: z, Kind.LOGITS),
         (lambda z: z.bfloat16().reshape(-1, Q), Kind.LOGITS),
+        (lambda z: X @ NET.weight.T, Kind.LOGITS),
+        (lambda z: (X.unsqueeze(1) @ NET.weight.T).squeeze(1), Kind.LOGITS),
+        (lambda z: torch.bmm(X.unsqueeze(1), NET.weight.T.expand(B, -1, -1)), Kind.LOGITS),
+        (lambda z: nn.functional.conv1d(X.unsqueeze(1), NET.weight.unsqueeze(1)), Kind.LOGITS),
+        (lambda z: z.sigmoid().clone().unsqueeze(2).squeeze(2).t(), Kind.PROBS),
         (lambda z: z.sigmoid(), Kind.PROBS),
         (lambda z: z.softmax(1), Kind.PROBS),
         (lambda z: z.log_softmax(1), Kind.SOFTMAX),

@@ -132,6 +132,14 @@ def test_the_first_step_tells_the_kind_and_a_new_fit_asks_again(loss: Loss, kind
     assert source.kind is kind
     source.attach(module)
     assert source.kind is None
+    assert source.place is None
+
+
+@pytest.mark.parametrize("wrong", [X.flatten(), X.long(), torch.zeros(B, Q, 2)])
+def test_what_is_returned_in_another_shape_or_type_is_refused(wrong: Tensor) -> None:
+    module = Module()
+    with pytest.raises(SelectionError, match=r"must be floating-point \[batch, labels\], but training_step's 'logits'"):
+        step(attached(module), module, lambda m: bce(m(X), Y), {"logits": wrong})
 
 
 def test_a_submodule_that_is_called_twice_in_a_step_is_ambiguous() -> None:
@@ -215,6 +223,17 @@ def test_the_labels_of_the_batch_tell_how_many_columns_predictions_have(targets:
     torch.testing.assert_close(seen.probs, module(X).detach().sigmoid())
 
 
+@pytest.mark.parametrize(("wanted", "found_on"), [(None, "meta"), ("meta", "cpu")], ids=["kept", "moved"])
+def test_predictions_and_targets_stay_where_they_are_or_go_where_they_are_wanted(wanted: Any, found_on: str) -> None:
+    module, watching = Module(), StepObserver("logits", None, "logits", wanted, needs_targets=True)
+    watching.attach(module)
+    batch = (X.to(found_on), Y.to(found_on))
+    probs, usable, targets = watching.observe(PLAN, 0, module, {"logits": X[:, :Q].to(found_on)}, batch)
+    assert targets is not None
+    assert {part.device.type for part in (probs, usable, targets)} == {"meta"}
+    assert probs.shape == targets.shape == (B, Q)
+
+
 def test_a_line_says_why_predictions_are_read_from_a_module() -> None:
     for loss, aside in ((by_hand, True), (bce, False)):
         module, watching, strategy = Module(), observer(), UBS()
@@ -252,10 +271,11 @@ def test_an_evaluation_pass_gives_probabilities_of_what_it_returned(
     assert watching.knows_evaluation
 
 
-def test_an_evaluation_pass_gives_the_labels_of_its_batch_to_who_needs_them() -> None:
+@pytest.mark.parametrize("batch", [(X, Y), (torch.arange(B), X, Y), {"x": X, "labels": Y}], ids=["2", "3", "dict"])
+def test_an_evaluation_pass_gives_the_labels_of_its_batch_to_who_needs_them(batch: Any) -> None:
     module, watching = Module(), observer(needs_targets=True)
     watching.attach(module)
-    _, targets = watching.observe_evaluation(PLAN, 0, module, [module(X)], (X, Y))
+    _, targets = watching.observe_evaluation(PLAN, 0, module, [module(X)], batch)
     assert targets is not None
     assert torch.equal(targets, Y)
 

@@ -132,7 +132,7 @@ def test_ids_may_be_a_key_or_a_function(ids: Any) -> None:
     ("ids", "words"),
     [
         ("index", r"ids='index' is not a key of the batch \(\['id', 'x', 'y'\]\)"),
-        (lambda batch: ["a"] * len(batch["x"]), "no sample numbers"),
+        (lambda batch: ["a"] * len(batch["x"]), "returned list, which are not sample ids"),
         (lambda batch: batch["id"][1:], "the batch holds the samples"),
     ],
 )
@@ -168,6 +168,20 @@ class LateShard(Shard):
 def test_the_first_selected_epoch_is_verified_however_late() -> None:
     with pytest.raises(SelectionError, match="epoch 5, batch 0"):
         fit(BatchSelection(warmup_epochs=5), train=loader(LateShard(X, Y)), max_epochs=7)
+
+
+def test_a_step_is_compared_until_it_could_be_compared() -> None:
+    verification = IdVerification()
+    assert not verification.is_due, "before a fit"
+    verification.check_targets((Y,))
+    verification.begin(DatasetLabels(None, data()))
+    plan = EpochPlan(0, torch.arange(N), BatchLayout(N, 8))
+    verification.start_step(plan, 0, selected=False, batch=None)
+    verification.check_targets((Y[:8, :2],))
+    assert verification.is_due, "two columns cannot be compared with three"
+    verification.check_targets((Y[:8],))
+    assert not verification.is_due
+    verification.check_targets((1 - Y[:8],))
 
 
 def test_three_epochs_and_the_first_selected_one_are_verified_and_no_other() -> None:
