@@ -154,7 +154,7 @@ def test_a_batch_without_a_first_element_needs_a_function() -> None:
 def test_predictions_of_another_shape_and_diverged_ones_are_refused() -> None:
     for predict, match in (
         (lambda module, batch: module(batch[0])[:-1], r"no floating-point \[8, labels\] predictions"),
-        (lambda module, batch: module(batch[0]) * torch.nan, "no probability for sample 0;"),
+        (lambda module, batch: module(batch[0]) * torch.nan, "not a probability for sample 0;"),
     ):
         with pytest.raises(SelectionError, match=match):
             fit(BatchSelection(refresh=EvaluationPass(predict=predict)))

@@ -176,7 +176,7 @@ def test_annealed_weights_grow_to_the_unbiased_ones_over_the_selected_epochs() -
 
 
 def test_annealing_needs_a_last_epoch() -> None:
-    with pytest.raises(SelectionError, match="last epoch is unknown"):
+    with pytest.raises(SelectionError, match="the last epoch, at which selection should end, is unknown"):
         fit(unbiased(ActiveBias(), unbiased="annealed"), max_epochs=-1)
 
 
@@ -368,5 +368,5 @@ def test_infobatch_refuses_a_way_of_drawing_that_its_weights_do_not_fit() -> Non
         with pytest.raises(ValueError, match=rf"replacement='{replacement}' does not go with InfoBatch.*leave it out"):
             BatchSelection(InfoBatch(), replacement=replacement)
     assert BatchSelection(InfoBatch(), replacement="full", unbiased=False, epoch_size=0.5).epoch_size == 0.5
-    with pytest.raises(SelectionError, match="last epoch is unknown"):
+    with pytest.raises(SelectionError, match="the last epoch, at which selection should end, is unknown"):
         fit(BatchSelection(InfoBatch()), max_epochs=-1)

@@ -132,7 +132,7 @@ def test_ids_may_be_a_key_or_a_function(ids: Any) -> None:
     ("ids", "words"),
     [
         ("index", r"ids='index' is not a key of the batch \(\['id', 'x', 'y'\]\)"),
-        (lambda batch: ["a"] * len(batch["x"]), "no sample numbers"),
+        (lambda batch: ["a"] * len(batch["x"]), "not sample ids"),
         (lambda batch: batch["id"][1:], "the batch holds the samples"),
     ],
 )
