@@ -48,7 +48,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 default_role = "py:obj"
 
-smartquotes = False  # messages and code are shown as they are
+smartquotes_action = "D"  # dashes only, which Sphinx writes as -- in lists of parameters
 
 html_theme = "furo"
 html_math_renderer = "mathml"

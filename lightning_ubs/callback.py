@@ -162,6 +162,7 @@ class BatchSelection(SelectionViews, Callback):
         observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
         self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
+        self._only_evaluates = False
         self._seconds = 0.0
 
     def __repr__(self) -> str:
@@ -174,9 +175,10 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage != "fit":
-            return
         self._close()
+        self._only_evaluates = stage != "fit"
+        if self._only_evaluates:
+            return
         scheduled = self.strategy.decays or self.unbiased == "annealed"
         check_trainer(trainer, needs_last_epoch=scheduled and self.end_epoch is None)
         self._check_others(trainer)
@@ -253,6 +255,8 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._only_evaluates:
+            return  # Trainer.test(ckpt_path=...) restores all callbacks, but what was selected stays as it is
         if self._fit is None:
             self._selector.load_to_look_at(state_dict)
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
@@ -279,6 +283,7 @@ class BatchSelection(SelectionViews, Callback):
 
     def _close(self) -> None:
         """Leave trainer, loader and module as they were found."""
+        self._only_evaluates = False
         if self._fit is not None:
             self._fit.close()
             self._fit = None

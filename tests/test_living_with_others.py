@@ -265,3 +265,13 @@ def test_long_trainings_neither_grow_nor_leak(tmp_path):
     make_trainer(tmp_path, [selection, count], max_epochs=60).fit(Recorder(), make_loader(make_data()))
     assert count.tensors[-1] <= count.tensors[0] + 2
     assert count.handles[-1] <= count.handles[0]
+
+
+def test_a_strategy_that_needs_labels_lets_a_checkpoint_be_tested(tmp_path):
+    selection, best, module = make_selection("Balance"), ModelCheckpoint(tmp_path, monitor="val_loss"), Recorder()
+    trainer = make_trainer(tmp_path, [selection, best])
+    trainer.fit(module, datamodule=Data())
+    planned = selection.plan.epoch
+    module.test_step = module.validation_step
+    trainer.test(module, DataLoader(make_data(), batch_size=26), ckpt_path="best")
+    assert selection.plan.epoch == planned

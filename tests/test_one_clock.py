@@ -769,7 +769,7 @@ def test_everything_is_left_as_it_was_found(fails: bool) -> None:
 def test_reprs_show_the_arguments() -> None:
     assert repr(UBS(lambda1=0.6)) == (
         "UBS(lambda1=0.6, window=5, s0=100.0, bins=5, correlation='mutual_information', log_base=2.718281828459045, "
-        "quantizer='floor', temperature=None)"
+        "quantizer='floor', temperature=None, correlation_every=1)"
     )
     assert repr(HardImbalance(pressure=4)) == "HardImbalance(pressure=4.0, neighbours=5)"
     assert repr(Balance()) == "Balance()"

@@ -14,6 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from once import once
 
 import lightning_ubs
 
@@ -43,36 +44,49 @@ def command(*words: str | Path, cwd: Path, path: str = "") -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, the wheel that is built from it, and what the build said."""
-    folder = tmp_path_factory.mktemp("built")
-    source = folder / "source"
-    shutil.copytree(ROOT, source, ignore=LEFT_OUT)
-    done = command(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", cwd=source)
-    (folder / "said.txt").write_text(done.stdout + done.stderr)
-    return folder
+    """A folder with what is built, and what is made of it."""
+    return once(tmp_path_factory, "packages", build)
 
 
 @pytest.fixture(scope="module")
 def unpacked(built: Path) -> Path:
-    with tarfile.open(next(built.glob("dist/*.tar.gz"))) as archive:
-        archive.extractall(built / "unpacked", filter="data")
     return next((built / "unpacked").iterdir())
 
 
 @pytest.fixture(scope="module")
 def installed(built: Path) -> Path:
-    """The Python of a new environment with the wheel; what it depends on is borrowed from that of the tests."""
-    folder = built / "environment"
+    return built / "environment" / "bin" / "python"
+
+
+def build(folder: Path) -> None:
+    """The sdist and the wheel that is built from it, what the build said, the sdist unpacked, the wheel installed."""
+    shutil.copytree(ROOT, folder / "source", ignore=LEFT_OUT)
+    packing = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist")
+    done = command(*packing, cwd=folder / "source")
+    (folder / "said.txt").write_text(done.stdout + done.stderr)
+    with tarfile.open(next(folder.glob("dist/*.tar.gz"))) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    install(next(folder.glob("dist/*.whl")), folder / "environment")
+
+
+def install(wheel: Path, folder: Path) -> None:
+    """Install the wheel in a new environment, which borrows what it depends on from that of the tests."""
     venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    wheel = next(built.glob("dist/*.whl"))
-    command(
-        sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel, cwd=built
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        folder / "bin" / "python",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
     )
+    command(*pip, wheel, cwd=folder)
     packages = next(folder.glob("lib/python*/site-packages"))
     borrowed = [*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))]
     (packages / "borrowed.pth").write_text("\n".join(dict.fromkeys(borrowed)))
-    return python
 
 
 def test_the_build_says_no_warning(built: Path) -> None:
@@ -132,8 +146,7 @@ before = set(sys.modules)  # torchmetrics imports matplotlib where it is install
 import lightning_ubs
 assert "environment" in lightning_ubs.__file__, lightning_ubs.__file__
 from lightning_ubs import BatchSelection, UBS, compare
-optional = {"hydra", "matplotlib", "pandas", "sklearn", "joblib", "ray"}
-print(sorted(optional & (set(sys.modules) - before)))
+print([name for name in ("hydra", "matplotlib", "pandas", "sklearn", "joblib") if name in set(sys.modules) - before])
 import lightning as L, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -366,7 +366,7 @@ BAD = {
 def test_probabilities_that_cannot_be_drawn_from_are_refused(kind: str) -> None:
     selector = make()
     train(selector, 0)
-    with pytest.raises(SelectionError, match="UBS gave probabilities"):
+    with pytest.raises(SelectionError, match="UBS returned probabilities"):
         selector.prepare(1, lambda _: BAD[kind])
 
 

@@ -1,7 +1,7 @@
 """Every message that the package raises or warns with, read from its source, and the directive that lists them.
 
-In a page, ``{messages}`` with dotted names of modules lists the messages of these modules and of those below them, but for
-those with a minus::
+In a page, ``{messages}`` with dotted names of modules lists the messages of these modules and of those below them,
+without those that have a minus::
 
     :::{messages} lightning_ubs -lightning_ubs.data
     :::
@@ -142,7 +142,7 @@ class MessageList(SphinxDirective):
         if not listed:
             raise self.error(f"no messages in {', '.join(wanted)}")
         entries = [_entry(one) for one in sorted(listed, key=lambda one: (one.kind, one.text))]
-        return [nodes.definition_list("", *entries, classes=["messages"])]
+        return [nodes.definition_list("", *entries, classes=["messages"], support_smartquotes=False)]
 
 
 def _entry(message: Message) -> nodes.definition_list_item:

@@ -153,7 +153,12 @@ def _check_keys(given: Mapping[str, Any], base: Mapping[str, Any], groups: Mappi
         choices = [{head: choice} for choice in groups[head].values()] if head in groups else [base]
         if not any(_has(choice, key) for choice in choices):
             shown = value[0] if isinstance(value, list) and len(value) == 1 else value
-            raise unknown_key(key, shown, choices[-1])
+            raise unknown_key(key, shown, choices[0] if len(choices) == 1 else {head: _keys_of_any(choices, head)})
+
+
+def _keys_of_any(choices: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
+    """The keys that any choice of a group has, without a name of its own."""
+    return {key: value for choice in choices for key, value in choice[group].items()} | {"name": None}
 
 
 def _check_values(config: Mapping[str, Any], checked: set[str]) -> None:

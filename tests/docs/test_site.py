@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from once import once
 
 import lightning_ubs
 
@@ -24,7 +25,8 @@ from raised_messages import FRAGMENTS, Message, messages  # noqa: E402
 PUBLIC = ("", ".functional", ".state", ".strategies", ".data", ".models", ".metrics", ".report")
 # Messages of one part: they wrap another's words, tell a fact that needs nothing, or say at once what is allowed.
 ONE_PART = re.compile(
-    r"raised ‹|: ‹[^›]*›$|it is (kept|cut off|written again)|must be (a )?(whole )?numbers?|^give exactly|continues with"
+    r"raised ‹|: ‹[^›]*›$|it is (kept|cut off|written again)"
+    r"|must be (a )?(whole )?numbers?|^give exactly|continues with"
 )
 
 
@@ -45,11 +47,13 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+    return once(tmp_path_factory, "site", build) / "html"
+
+
+def build(folder: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(folder / "trees"), "docs"]
     built = subprocess.run([*command, str(folder / "html")], cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    return folder / "html"
 
 
 def test_the_site_builds_without_warnings_and_every_internal_link_leads_somewhere(site: Path) -> None:

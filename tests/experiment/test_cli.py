@@ -191,6 +191,7 @@ def test_tab_completion_knows_commands_groups_and_keys(
 
 def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["compare", "data=synthetic", "trainer.max_epochs=2", "selection.warmup_epochs=1", "results=out", "jobs=1"]
+    grid.append("selection=[random,ubs]")
     assert main([*grid, "fold=[0,1]", "--dry-run"]) == 0
     *runs, total, rest = said(capsys)[0].splitlines()
     assert [line[:5] for line in runs] == ["to do"] * 4
@@ -291,7 +292,7 @@ def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.C
 
 def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["compare", "data=[nosuch,synthetic]", "fold=0", "engine=sequential", "results=out", "report.formats=[html]"]
-    assert main([*grid, "trainer.max_epochs=2", "selection.warmup_epochs=1"]) == 1
+    assert main([*grid, "selection=[random,ubs]", "trainer.max_epochs=2", "selection.warmup_epochs=1"]) == 1
     out, err = said(capsys)
     assert len(err.splitlines()) == 1
     assert "2 of 4 runs failed" in err

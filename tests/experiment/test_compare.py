@@ -268,7 +268,7 @@ def test_an_object_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
         return CNN()
 
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match=r"cannot be sent to another process .* make it inside the function"):
+    with pytest.raises(ConfigError, match=r"cannot be sent to another process .* create it inside the function"):
         quick(tmp_path / "none", module=make)
 
 

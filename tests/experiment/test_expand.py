@@ -22,11 +22,11 @@ def compare_config(*arguments: str) -> dict[str, Any]:
     return dict(plain)
 
 
-def test_no_argument_is_random_and_ubs_on_digits() -> None:
+def test_no_argument_is_random_ubs_and_infobatch_on_digits() -> None:
     runs = expand_grid(compare_config())
     told = [(run.config["data"]["name"], run.config["model"]["name"], run.config["selection"]["name"]) for run in runs]
-    assert set(told) == {("digits", "mlp", "random"), ("digits", "mlp", "ubs")}
-    assert len(runs) == 6
+    assert set(told) == {("digits", "mlp", name) for name in ("random", "ubs", "infobatch")}
+    assert len(runs) == 9
 
 
 def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
@@ -38,7 +38,8 @@ def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
 
 
 def test_paired_runs_differ_in_nothing_but_the_selection() -> None:
-    first, second = (copy.deepcopy(run.config) for run in expand_grid(compare_config("fold=1", "seed=7")))
+    grid = compare_config("selection=[random,ubs]", "fold=1", "seed=7")
+    first, second = (copy.deepcopy(run.config) for run in expand_grid(grid))
     assert first["selection"].pop("seed") == second["selection"].pop("seed") == 7
     assert first["selection"].pop("warmup_epochs") == second["selection"].pop("warmup_epochs")
     del first["selection"], second["selection"]

@@ -167,7 +167,7 @@ def selection(config: dict[str, Any]) -> BatchSelection:
         (lambda: locate("own_code.Nothing"), r"^_target_='own_code\.Nothing' cannot be imported"),
         (lambda: network({"_target_": "own_code.CNN", "depth": 3}), r"^model: own_code\.CNN raised"),
         (lambda: network({"_target_": "own_code.Unsure"}), r"^model: own_code\.Unsure returned Unsure"),
-        (lambda: network({"name": "mlp"}), r"^model=mlp needs data that tell num_features"),
+        (lambda: network({"name": "mlp"}), r"^model=mlp needs num_features"),
         (lambda: selection({"_target_": "own_code.CNN"}), r"^selection: own_code\.CNN returned CNN; return a"),
         (lambda: selection({"_target_": "own_code.Unsure", "sharp": 1}), r"no key 'sharp' in selection; did you"),
         (lambda: build_data({"_target_": "own_code.CNN"}), r"^data: own_code\.CNN returned CNN; return a Lightning"),

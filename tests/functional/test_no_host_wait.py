@@ -46,6 +46,8 @@ WAITING_IS_FINE = {
     "draw_plan",
     "fill_last_batch",
     "check_replacement",
+    "effective_sample_size",
+    "expected_distinct",
     "selection_pressure",
     "shuffled_pass",
     "stratified_order",
