@@ -223,6 +223,13 @@ def test_the_labels_of_the_batch_tell_how_many_columns_predictions_have(targets:
     torch.testing.assert_close(seen.probs, module(X).detach().sigmoid())
 
 
+def test_labels_of_images_do_not_tell_how_many_columns_predictions_have() -> None:
+    module, watching = Module(), observer()
+    watching.attach(module)
+    with pytest.raises(SelectionError, match="the number of labels is not known"):
+        observed(watching, module, lambda m: by_hand(m(X)), batch=(X, torch.ones(B, Q, 2)))
+
+
 @pytest.mark.parametrize(("wanted", "found_on"), [(None, "meta"), ("meta", "cpu")], ids=["kept", "moved"])
 def test_predictions_and_targets_stay_where_they_are_or_go_where_they_are_wanted(wanted: Any, found_on: str) -> None:
     module, watching = Module(), StepObserver("logits", None, "logits", wanted, needs_targets=True)
