@@ -22,17 +22,14 @@ ROOT = Path(__file__).parents[1]
 pytest.importorskip("build")
 
 LEFT_OUT = shutil.ignore_patterns(
-    ".git",
-    ".venv*",
-    "__pycache__",
-    "*.egg-info",
-    ".*_cache",
-    ".hypothesis",
-    "_build",
-    "notebooks",
-    "results",
-    "outputs",
-)
+    ".git", ".venv*", "__pycache__", "*.egg-info", ".*_cache", ".hypothesis", "_build", "notebooks", "outputs"
+)  # fmt: skip
+RUNS_OF_USERS = {"results", "outputs", "multirun", "lightning_logs", "checkpoints"}
+
+
+def left_out(folder: str, names: list[str]) -> set[str]:
+    """What a clone does not hold; results in the top folder are the user's, those in docs/ are ours."""
+    return LEFT_OUT(folder, names) | (RUNS_OF_USERS & set(names) if Path(folder) == ROOT else set())
 
 
 def command(*words: str | Path, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,7 +57,7 @@ def installed(built: Path) -> Path:
 
 def build(folder: Path) -> None:
     """The sdist and the wheel that is built from it, what the build said, the sdist unpacked, the wheel installed."""
-    shutil.copytree(ROOT, folder / "source", ignore=LEFT_OUT)
+    shutil.copytree(ROOT, folder / "source", ignore=left_out)
     packing = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist")
     done = command(*packing, cwd=folder / "source")
     (folder / "said.txt").write_text(done.stdout + done.stderr)
