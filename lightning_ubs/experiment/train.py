@@ -57,19 +57,22 @@ def train(config: DictConfig, say: Callable[[str], None]) -> float:
     else:
         store = ResultsStore(plain["results"])
         prepare_folder(store)
-        with Claims(store.folder.resolve()).take(run.key) as claim:
-            if claim is None:
-                raise ConfigError(
-                    f"another process does this run now, for {str(store.folder)!r}; wait for it, or choose another "
-                    "results folder."
-                )
-            found = [one for one in store.records() if one.key == run.key and one.finished]
-            if found:
-                say(f"this run is already in {store.folder}: best {found[-1].monitor} {found[-1].monitored:.4f}")
-                return found[-1].monitored
-            record = _executed(run, folder, store)
-            store.append(record)
-        Claims(store.folder.resolve()).tidy()
+        claims = Claims(store.folder.resolve())
+        try:
+            with claims.take(run.key) as claim:
+                if claim is None:
+                    raise ConfigError(
+                        f"another process does this run now, for {str(store.folder)!r}; wait for it, or choose another "
+                        "results folder."
+                    )
+                found = [one for one in store.records() if one.key == run.key and one.finished]
+                if found:
+                    say(f"this run is already in {store.folder}: best {found[-1].monitor} {found[-1].monitored:.4f}")
+                    return found[-1].monitored
+                record = _executed(run, folder, store)
+                store.append(record)
+        finally:
+            claims.tidy()
     write_summary(record, folder)
     metrics = ", ".join(f"{name} {metric.value:.4f}" for name, metric in record.metrics.items())
     stage = "test" if any(metric.stage == "test" for metric in record.metrics.values()) else "validation"

@@ -54,6 +54,7 @@ def test_train_leaves_a_whole_run_folder(capsys: pytest.CaptureFixture[str]) -> 
     assert f"macro_auc {metrics['metrics']['macro_auc']['value']:.4f}" in out
     assert main(["train", *QUICK, "hydra.run.dir=there", "selection.lambda1=0.6", "results=kept"]) == 0
     assert "already" in said(capsys)[0]
+    assert not Path("kept/claims").exists(), "nothing of a run that was not repeated is left behind"
     assert len(ResultsStore("kept").records()) == 1
 
 
