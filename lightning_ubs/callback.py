@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_ubs._arguments import call_repr
 from lightning_ubs._checks import check_choice, check_range
-from lightning_ubs._lightning import LoaderKey, callbacks_of
+from lightning_ubs._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
@@ -245,8 +245,10 @@ class BatchSelection(SelectionViews, Callback):
         if self.log_metrics:
             several = sum(isinstance(callback, BatchSelection) for callback in callbacks_of(trainer)) > 1
             prefix = f"selection/{self.loader}/" if several else "selection/"
-            metrics = {f"{prefix}{name}": value for name, value in self._selector.metrics(self._seconds).items()}
-            pl_module.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=trainer.world_size > 1, batch_size=1)
+            # The only value in which processes differ.
+            seconds = float(trainer.strategy.reduce(torch.tensor(self._seconds, device=pl_module.device)))
+            metrics = self._selector.metrics(seconds)
+            log_epoch(trainer, {f"{prefix}{name}": value for name, value in metrics.items()})
         self._seconds = 0.0
 
     @override

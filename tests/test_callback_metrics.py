@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from tiny_training import N, Tiny, Watch, fit, loader, trainer
 
@@ -66,6 +66,36 @@ def test_a_csv_logger_writes_one_row_per_epoch(tmp_path: Path) -> None:
     assert len(rows) == 5
     assert all(f"selection/{name}" in rows[0] for name in NAMES)
     assert [float(row["selection/pressure"]) for row in rows] == pytest.approx([1, 1, 100, 10, 1])
+
+
+class LogsItsLoss(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        found = super().training_step(batch, batch_idx)
+        self.log("train_loss", found["loss"] if isinstance(found, dict) else found, on_step=False, on_epoch=True)
+        return found
+
+
+def test_the_row_has_the_step_and_epoch_of_what_the_module_logs(tmp_path: Path) -> None:
+    selection = BatchSelection(UBS(), warmup_epochs=2)
+    trainer(selection, max_epochs=3, logger=CSVLogger(tmp_path), accumulate_grad_batches=2).fit(LogsItsLoss(), loader())
+    with next(tmp_path.rglob("metrics.csv")).open() as file:
+        rows = list(csv.DictReader(file))
+    places = [
+        [(row["epoch"], row["step"]) for row in rows if row[name]] for name in ("train_loss", "selection/pressure")
+    ]
+    assert len(places[0]) == 3
+    assert places[0] == places[1]
+
+
+def test_other_callbacks_can_monitor_what_is_logged(tmp_path: Path) -> None:
+    """They stop and keep by it, and ``logged_metrics`` has it as well."""
+    stop = EarlyStopping("selection/pressure", mode="max", patience=1)
+    best = ModelCheckpoint(tmp_path, "{epoch}", monitor="selection/pressure", mode="max")
+    used = trainer(BatchSelection(UBS(), warmup_epochs=1), stop, best, max_epochs=9, enable_checkpointing=True)
+    used.fit(Tiny(), loader())
+    assert used.current_epoch == 3  # raised in epoch 1 and lower from then on
+    assert Path(best.best_model_path).name == "epoch=1.ckpt"
+    assert used.logged_metrics["selection/pressure"] == used.callback_metrics["selection/pressure"] > 1
 
 
 def test_logging_can_be_switched_off(tmp_path: Path) -> None:
