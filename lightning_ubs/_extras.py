@@ -19,7 +19,7 @@ def optional_import(module: str, extra: str = "experiments") -> Any:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
         raise ModuleNotFoundError(
-            f"{module!r} is needed here and not installed; run: pip install 'lightning-ubs[{extra}]'.",
+            f"{module.split('.')[0]!r} is needed here and not installed; run: pip install 'lightning-ubs[{extra}]'.",
             name=error.name,
         ) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -149,6 +150,9 @@ def _opened(path: Path) -> IO[str]:
 
 def _prepare(order: Order) -> None:
     """Make the worker like the process of the grid."""
+    if multiprocessing.get_start_method(allow_none=True) == "loky":
+        # Loky makes its own way of starting processes the default, with which workers of a DataLoader cannot start.
+        multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
     sys.path.extend(one for one in order.path if one not in sys.path)
     os.environ.update(order.environment)
     if order.folder is not None:

@@ -207,6 +207,19 @@ def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
     assert warning.startswith("UBS: nothing was selected, because training had 2 epochs and selection begins after 5")
 
 
+def loaders_with_workers(seed: int) -> dict[str, DataLoader[Any]]:
+    sets = {"train": Images(32, seed), "val": Images(32, 7)}
+    return {name: DataLoader(one, 16, shuffle=name == "train", num_workers=1) for name, one in sets.items()}
+
+
+def test_loaders_may_have_workers_of_their_own_in_the_processes_of_a_grid(tmp_path: Path) -> None:
+    settings = {"selections": [], "seeds": 1, "trainer": QUICK | {"max_epochs": 1}}
+    in_processes = quick(tmp_path / "loky", data=loaders_with_workers, engine="loky", jobs=1, **settings)
+    here = quick(tmp_path / "here", data=loaders_with_workers, **settings)
+    assert [one.status for one in in_processes.records] == ["ok"]
+    assert in_processes.records[0].metrics == here.records[0].metrics
+
+
 class Silent(CNN):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val_acc", 0.5)
