@@ -43,9 +43,9 @@ _CALLBACK = [
 ]
 # Part → sources, and the tests that may kill its mutants.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
-    "functional": (["functional/*.py"], ["functional", "strategies"]),
+    "functional": (["functional/*.py"], ["functional", "strategies", "test_inspect"]),
     "state": (["state/*.py"], ["state", "strategies"]),
-    "strategies": (["strategies/*.py"], ["strategies", *_CALLBACK]),
+    "strategies": (["strategies/*.py"], ["strategies", "test_inspect", *_CALLBACK]),
     "sampling": (["sampling.py"], ["test_sampling", "test_planned_loader", *_CALLBACK]),
     "selector": (["selector.py"], _CALLBACK),
     "observe": (["observe/*.py"], ["observe", *_CALLBACK]),

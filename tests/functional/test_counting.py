@@ -91,9 +91,10 @@ def test_bins_are_kept_for_further_passes_exactly_if_they_fit(bins: int, memory:
     assert larger.count == len(panels) + 1
 
 
-def test_more_bins_than_a_byte_can_number_are_kept_as_well() -> None:
+@pytest.mark.parametrize("bins", [257, 300])
+def test_more_bins_than_a_byte_can_number_are_kept_as_well(bins: int) -> None:
     passes = Passes(torch.linspace(0, 1, 120).view(-1, 2), 64)
-    np.testing.assert_array_equal(counted(passes, 300, 1_000), slow_counts(passes, 300))
+    np.testing.assert_array_equal(counted(passes, bins, 1_000), slow_counts(passes, bins))
     assert passes.count == 1
 
 

@@ -306,6 +306,17 @@ def test_state_survives_a_file_that_only_holds_weights(name: str, visits: Visits
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_what_was_seen_between_measuring_and_saving_counts_after_loading(name: str, visits: Visits) -> None:
+    strategy, other = trained(make(name), visits), make(name)
+    Visits(seed=9).show(strategy)
+    visits.reset(other)
+    other.load_state_dict(strategy.state_dict())
+    assert strategy.measure() is strategy.measured
+    assert other.measure() is other.measured
+    assert torch.equal(other.probabilities(5.0), strategy.probabilities(5.0))
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_saved_state_does_not_change_when_training_goes_on(name: str, visits: Visits) -> None:
     strategy = trained(make(name), visits)
     state = strategy.state_dict()
