@@ -150,9 +150,12 @@ def _opened(path: Path) -> IO[str]:
 
 def _prepare(order: Order) -> None:
     """Make the worker like the process of the grid."""
+    # Workers of a DataLoader could not start in it: loky makes its own way of starting processes the default, and
+    # Dask's workers may have no children. Those of a DataLoader end with their parent, so that none is left behind.
     if multiprocessing.get_start_method(allow_none=True) == "loky":
-        # Loky makes its own way of starting processes the default, with which workers of a DataLoader cannot start.
-        multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+        multiprocessing.set_start_method(None, force=True)
+    if multiprocessing.current_process().daemon:
+        multiprocessing.current_process().daemon = False
     sys.path.extend(one for one in order.path if one not in sys.path)
     os.environ.update(order.environment)
     if order.folder is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -12,10 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from light_run import begun, light_runs
+from torch.utils.data import DataLoader
 
+from lightning_ubs.experiment import worker
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.engine import EngineError
@@ -221,3 +225,21 @@ def test_bar_shows_the_whole_grid_in_a_terminal() -> None:
 
 def test_spans_read_well() -> None:
     assert [span(value) for value in (0.4, 59.4, 59.6, 3599.6)] == ["0 s", "59 s", "1 min 0 s", "1 h 0 min"]
+
+
+def loaded_in_a_worker(sent: Any) -> None:
+    worker._prepare(worker.Order(b"", "", "", since=0))
+    sent.send([int(batch) for batch in DataLoader(range(3), num_workers=1)])
+
+
+def test_a_process_that_may_have_no_children_can_load_data_with_workers() -> None:
+    """Dask's workers are such processes."""
+    context = multiprocessing.get_context("fork")
+    received, sent = context.Pipe(duplex=False)
+    process = context.Process(target=loaded_in_a_worker, args=(sent,), daemon=True)
+    process.start()
+    sent.close()
+    assert received.poll(60)
+    assert received.recv() == [0, 1, 2]
+    process.join(60)
+    assert process.exitcode == 0
