@@ -205,6 +205,15 @@ def test_a_state_without_all_rows_is_refused():
         strategy.load_state_dict(other.state_dict())
 
 
+def test_predictions_that_another_process_keeps_are_counted_there():
+    strategy = UBS()
+    strategy.reset(6)
+    strategy.shard = Shard(6, rank=1, world_size=2)
+    strategy.update(torch.arange(6), torch.rand(6, 2))
+    _, counts = strategy.mean_predictions(0, 6)
+    assert counts.tolist() == [0, 0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 12, 100])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_every_row_is_kept_by_one_process_and_lies_in_its_blocks_once(n, world):

@@ -176,3 +176,11 @@ def test_only_the_strategies_with_falling_pressure_need_a_last_epoch() -> None:
 
 def test_uncertainty_strategies_share_one_base() -> None:
     assert all(issubclass(kind, UncertaintyStrategy) for kind in (UBS, ActiveBias, RecencyBias))
+
+
+def test_a_strategy_of_ones_own_starts_from_the_papers_values() -> None:
+    """But for label correlation, which it must ask for."""
+    defaults, ubs = (inspect.signature(kind).parameters for kind in (UncertaintyStrategy, UBS))
+    assert {name: one.default for name, one in defaults.items()} == {name: ubs[name].default for name in defaults} | {
+        "correlation": None
+    }

@@ -1,0 +1,149 @@
+"""Write the tables of README.md and docs/results.md from what was measured: ``python docs/tables.py [--check]``.
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; the words around it are written by hand.
+Results come from the stores in ``docs/results``, costs from ``benchmarks/last.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lightning_ubs.report.results import Run, load_results
+from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.words import signed
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+BUDGETS = (20, 40, 80)
+LONGEST = BUDGETS[-1]
+# What README shows of the savings: a quarter of the epochs, and all of them with fewer samples in each.
+SHORT = (
+    *((method, 20) for method in ("Random", "UBS", "UBS systematic", "Loss systematic")),
+    *((method, LONGEST) for method in ("InfoBatch", "Random half", "UBS half", "Loss half")),
+)
+
+Trained = tuple[str, int]
+Folds = dict[int, Run]
+
+
+def savings() -> dict[str, dict[Trained, Folds]]:
+    """Data → (method, epochs) → fold → run, of the folds on which every method has been trained."""
+    found: dict[str, dict[Trained, Folds]] = defaultdict(lambda: defaultdict(dict))
+    for run in load_results(ROOT / "docs" / "results" / "savings").runs:
+        found[run.data][run.method.label, run.record.max_epochs or 0][run.unit[0]] = run
+    trained = {key for runs in found.values() for key in runs}
+    complete = {data: set.intersection(*(set(runs[key]) for key in trained)) for data, runs in found.items()}
+    return {
+        data: {key: {fold: run for fold, run in folds.items() if fold in complete[data]} for key, folds in runs.items()}
+        for data, runs in found.items()
+        if complete[data]
+    }
+
+
+def savings_table() -> str:
+    """Macro-AUC of each method after each number of epochs, and the gain over Random after the most."""
+    parts = []
+    for data, runs in savings().items():
+        base = runs["Random", LONGEST]
+        head = [f"{data}, {_folds(base)}", "samples", *(f"{budget} epochs" for budget in BUDGETS)]
+        rows = []
+        for method in dict.fromkeys(method for method, _ in runs):
+            cells = [f"{_auc(runs[method, budget]):.4f} ({_gain(runs[method, budget], base)})" for budget in BUDGETS]
+            rows.append([method, f"{_cost(runs[method, LONGEST], base):.2f}", *cells])
+        parts.append(_table(head, rows))
+    return "\n\n".join(parts)
+
+
+def savings_short() -> str:
+    """Gain in Macro-AUC over Random after the most epochs, of what is cheaper."""
+    by_data = savings()
+    head = ["trained", "samples", *(f"{data} ({_folds(runs['Random', LONGEST])})" for data, runs in by_data.items())]
+    rows = []
+    for method, budget in SHORT:
+        pairs = [(runs[method, budget], runs["Random", LONGEST]) for runs in by_data.values()]
+        cost = float(np.mean([_cost(*pair) for pair in pairs]))
+        rows.append([f"{method}, {budget} epochs", f"{cost:.2f}", *(_gain(*pair) for pair in pairs)])
+    return _table(head, rows)
+
+
+def epoch_costs() -> str:
+    """What an epoch with selection takes."""
+    rows = json.loads((ROOT / "benchmarks" / "last.json").read_text())["rows"]
+    shown = [row for row in rows if "epoch" in row["name"]]
+    return _table(
+        ["", "median", "quartiles"],
+        [[row["name"], f"{row['value']:.2f}", f"{row['low']:.2f} – {row['high']:.2f}"] for row in shown],
+    )
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "savings": savings_table,
+    "savings_short": savings_short,
+    "epoch_costs": epoch_costs,
+}
+
+
+def filled(text: str) -> str:
+    """The page with its tables as they should be."""
+    return MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def main() -> str | None:
+    """Write the tables, or say which pages have others."""
+    parser = argparse.ArgumentParser(description="Write the tables of README.md and docs/results.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is not up to date")
+    check = parser.parse_args().check
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    old = {page: filled(text) for page, text in texts.items() if filled(text) != text}
+    if check and old:
+        names = " and ".join(page.name for page in old)
+        return f"Tables of {names} are not up to date; run python docs/tables.py."
+    for page, text in old.items():
+        page.write_text(text, encoding="utf-8")
+    return None
+
+
+def _auc(runs: Folds) -> float:
+    return float(np.mean([run.metrics["macro_auc"] for run in runs.values()]))
+
+
+def _gain(runs: Folds, base: Folds) -> str:
+    """Mean difference over the folds, with its 95 % interval if there are several."""
+    gain = paired_interval([runs[fold].metrics["macro_auc"] - base[fold].metrics["macro_auc"] for fold in base])
+    if runs is base:
+        return "–"
+    return signed(gain.mean) + (f" ± {(gain.high - gain.low) / 2:.4f}" if gain.pairs > 1 else "")
+
+
+def _cost(runs: Folds, base: Folds) -> float:
+    """Samples trained, as a share."""
+    return float(np.mean([_samples(runs[fold]) / _samples(base[fold]) for fold in base]))
+
+
+def _samples(run: Run) -> int:
+    known = run.record.samples_trained
+    assert known is not None, f"{run.key} does not say how many samples it trained on."
+    return known
+
+
+def _folds(runs: Folds) -> str:
+    return f"{len(runs)} fold{'s' * (len(runs) > 1)}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

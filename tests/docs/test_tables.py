@@ -1,0 +1,45 @@
+"""The numbers of README and of the results page are those of the committed stores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scipy")
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import tables  # noqa: E402
+
+
+def test_every_table_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, "docs/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_table_is_shown_somewhere_and_a_changed_number_is_noticed() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in tables.PAGES]
+    assert {name for page in pages for _, name, _ in tables.MARKED.findall(page)} == set(tables.TABLES)
+    for page in pages:
+        number = next(found for found in tables.MARKED.finditer(page))
+        start = page.index("0.", number.start())
+        changed = page[: start + 2] + str((int(page[start + 2]) + 1) % 10) + page[start + 3 :]
+        assert tables.filled(changed) == page
+
+
+def test_a_number_of_the_savings_is_that_of_its_runs() -> None:
+    """By hand from the store's lines."""
+    lines = (ROOT / "docs/results/savings/runs.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    chosen = [
+        one["metrics"]["macro_auc"]["value"]
+        for one in found
+        if (one["data"], one["label"], one["max_epochs"]) == ("bibtex", "Loss systematic", 20)
+        and one["fold"] in tables.savings()["bibtex"]["Random", 80]
+    ]
+    assert chosen
+    assert f"{sum(chosen) / len(chosen):.4f}" in tables.savings_table()
