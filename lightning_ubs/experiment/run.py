@@ -144,9 +144,9 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
     own = given.pop("callbacks", None) or []
     own = own if isinstance(own, list | tuple) else [own]
     first, last = callbacks[:2], callbacks[2:]
-    settings = {"logger": loggers or False, "default_root_dir": folder} | given
+    settings = {"logger": loggers or False, "default_root_dir": folder, "devices": 1} | given
     try:
-        return Trainer(**settings, callbacks=[*first, *own, *last])
+        trainer = Trainer(**settings, callbacks=[*first, *own, *last])
     except TypeError as error:
         unknown = str(error).split("argument ")[-1]
         raise ConfigError(
@@ -154,6 +154,12 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
         ) from error
     except ValueError as error:
         raise ConfigError(f"trainer: {str(error).splitlines()[0]}") from error
+    if trainer.world_size > 1:
+        raise ConfigError(
+            f"trainer: its settings ask for {trainer.world_size} processes, and a run of an experiment has one; use "
+            "trainer.devices=1 and do several runs at a time (jobs), or attach BatchSelection to a Trainer of your own."
+        )
+    return trainer
 
 
 class _SizeCheck(Callback):

@@ -264,6 +264,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
     [
         ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? It logs"),
         ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
+        ({"trainer": QUICK | {"devices": 2}}, r"^trainer: its settings ask for 2 processes.*use trainer\.devices=1"),
     ],
 )
 def test_what_only_a_run_can_find_stops_after_the_first(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def test_failure_is_a_record_that_the_store_takes(tmp_path: Path) -> None:
         ("data.view=other", "data.view='other'"),
         ("+trainer.colour=red", "does not take 'colour'"),
         ("trainer.precision=7", "trainer: Precision 7"),
+        ("trainer.devices=2", "trainer: its settings ask for 2 processes, and a run of an experiment has one; use"),
         ("logger.name=paper", "logger.name='paper' is unknown; choose one of csv"),
     ],
 )
