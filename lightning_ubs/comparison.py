@@ -63,7 +63,7 @@ class Comparison:
 def compare(
     module: Callable[..., LightningModule],
     data: Callable[..., Any],
-    selections: Mapping[str, Selection] | Sequence[Selection],
+    selections: Mapping[str, Selection] | Sequence[Selection] | Selection,
     seeds: int | Sequence[int] = 5,
     trainer: Mapping[str, Any] | None = None,
     monitor: str | None = None,
@@ -84,7 +84,8 @@ def compare(
         module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run.
         data: a function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
             (train, val, test). It is called once per run.
-        selections: strategies or whole ``BatchSelection(...)``, by the name to display. Random is always added.
+        selections: a strategy or a whole ``BatchSelection(...)``, or several, by the name to display. Random is always
+            added.
         seeds: how many (from 0), or which; each is a pair of runs for every method.
         trainer: arguments of ``lightning.Trainer``, such as ``{"max_epochs": 30}``.
         monitor: the value that the module logs and that decides the best epoch, such as ``"val_auc"``.

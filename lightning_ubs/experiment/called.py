@@ -103,8 +103,10 @@ def plan_runs(
     return list(runs.values())
 
 
-def named_selections(selections: Mapping[str, Selection] | Sequence[Selection]) -> dict[str, Selection]:
+def named_selections(selections: Mapping[str, Selection] | Sequence[Selection] | Selection) -> dict[str, Selection]:
     """Selections by name, Random first."""
+    if isinstance(selections, Strategy | BatchSelection):
+        selections = [selections]
     if not isinstance(selections, Mapping):
         selections = {_known_label(one): one for one in selections}
     for name, one in selections.items():

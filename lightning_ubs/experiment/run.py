@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
@@ -93,7 +94,7 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
     module = run.make_module(data)
     loggers = run.make_loggers(folder)
     recorder = Recorder(selection, run.trace, run.trace_epochs, monitor, mode)
-    best = ModelCheckpoint(folder / "checkpoints", "best", monitor=monitor, mode=mode, save_weights_only=not keep)
+    best = _BestEpoch(folder / "checkpoints", "best", monitor=monitor, mode=mode, save_weights_only=not keep)
     callbacks = [recorder, selection, *run.make_callbacks(selection, data), _SizeCheck(run.samples), best]
     trainer = make_trainer(run.trainer, folder, loggers, callbacks)
     trainer.fit(module, datamodule=data)
@@ -104,6 +105,11 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
         name: MetricValue(value, direction(name, monitor, mode, known), "test" if tested else "val")
         for name, (value, tested) in _measured(trainer, module, data, recorder, best.best_model_path).items()
     }
+    if recorder.best_epoch is not None and monitor.removeprefix("val_") not in metrics:
+        raise ConfigError(
+            f"monitor={monitor!r} is logged in training, neither in validation nor in testing; name a value that "
+            f"validation_step logs: {', '.join(recorder.validated[recorder.best_epoch]) or 'it logs none'}."
+        )
     record = RunRecord(
         **run.identity,
         status="ok",
@@ -145,6 +151,11 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
     own = own if isinstance(own, list | tuple) else [own]
     first, last = callbacks[:2], callbacks[2:]
     settings = {"logger": loggers or False, "default_root_dir": folder, "devices": 1} | given
+    for name, unwanted in (("enable_checkpointing", False), ("barebones", True), ("fast_dev_run", True)):
+        if settings.get(name) is unwanted:
+            raise ConfigError(
+                f"trainer: {name}={unwanted} keeps no checkpoint of the best epoch, and a run needs one; leave it out."
+            )
     try:
         trainer = Trainer(**settings, callbacks=[*first, *own, *last])
     except TypeError as error:
@@ -152,14 +163,26 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
         raise ConfigError(
             f"trainer: lightning.Trainer does not take {unknown}; see its documentation for what it does."
         ) from error
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         raise ConfigError(f"trainer: {str(error).splitlines()[0]}") from error
     if trainer.world_size > 1:
         raise ConfigError(
             f"trainer: its settings ask for {trainer.world_size} processes, and a run of an experiment has one; use "
             "trainer.devices=1 and do several runs at a time (jobs), or attach BatchSelection to a Trainer of your own."
         )
+    if trainer.max_epochs == trainer.max_steps == -1 and settings.get("max_time") is None:
+        raise ConfigError("trainer: training would never end; set max_epochs.")
     return trainer
+
+
+class _BestEpoch(ModelCheckpoint):
+    """Keeps the best epoch, beside any ModelCheckpoint that the user's settings bring."""
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """Not that of a ModelCheckpoint with the same monitor, which Lightning would refuse beside it."""
+        return "lightning_ubs.best_epoch"
 
 
 class _SizeCheck(Callback):

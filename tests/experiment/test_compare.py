@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from own_code import CNN, ImageData, Images, Unsure
 from torch.utils.data import DataLoader
 
@@ -207,6 +209,15 @@ def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
     assert warning.startswith("UBS: nothing was selected, because training had 2 epochs and selection begins after 5")
 
 
+def test_checkpoints_and_loggers_of_the_users_own_live_beside_those_of_a_run(tmp_path: Path) -> None:
+    own = [ModelCheckpoint(tmp_path / "mine", monitor="val_auc", mode="max"), LearningRateMonitor()]
+    trainer = QUICK | {"max_epochs": 2, "callbacks": own, "logger": CSVLogger(tmp_path / "logs")}
+    found = quick(tmp_path / "results", selections=UBS(), seeds=1, trainer=trainer)
+    assert [record.label for record in found.records] == ["Random", "UBS"]
+    assert all(record.finished for record in found.records)
+    assert list((tmp_path / "mine").glob("*.ckpt"))
+
+
 def loaders_with_workers(seed: int) -> dict[str, DataLoader[Any]]:
     sets = {"train": Images(32, seed), "val": Images(32, 7)}
     return {name: DataLoader(one, 16, shuffle=name == "train", num_workers=1) for name, one in sets.items()}
@@ -223,6 +234,13 @@ def test_loaders_may_have_workers_of_their_own_in_the_processes_of_a_grid(tmp_pa
 class Silent(CNN):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val_acc", 0.5)
+
+
+class LogsSteps(CNN):
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> dict[str, torch.Tensor]:
+        found = super().training_step(batch, batch_idx)
+        self.log("step_loss", found["loss"])
+        return found
 
 
 def breaks(*_: Any) -> Any:
@@ -264,6 +282,15 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
     [
         ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? It logs"),
         ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
+        (
+            {"module": LogsSteps, "monitor": "step_loss", "mode": "min"},
+            r"^monitor='step_loss' is logged in training, .* validation_step logs: val_auc, val_loss\.$",
+        ),
+        ({"trainer": QUICK | {"fast_dev_run": True}}, r"^trainer: fast_dev_run=True keeps no checkpoint"),
+        ({"trainer": QUICK | {"enable_checkpointing": False}}, r"^trainer: enable_checkpointing=False keeps no"),
+        ({"trainer": QUICK | {"barebones": True}}, r"^trainer: barebones=True keeps no checkpoint .* leave it out"),
+        ({"trainer": QUICK | {"max_epochs": -1}}, r"^trainer: training would never end; set max_epochs\.$"),
+        ({"trainer": QUICK | {"max_time": "soon"}}, r"^trainer: "),
         ({"trainer": QUICK | {"devices": 2}}, r"^trainer: its settings ask for 2 processes.*use trainer\.devices=1"),
     ],
 )
