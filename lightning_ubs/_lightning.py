@@ -10,13 +10,14 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from lightning.fabric.utilities.data import _reinstantiate_wrapped_cls
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.trainer import Trainer
 from lightning.pytorch.utilities import CombinedLoader
-from lightning.pytorch.utilities.data import _update_dataloader
-from torch.utils.data import DataLoader, Sampler
+from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwargs
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.sampling import SelectionSampler
@@ -166,7 +167,14 @@ def check_rebuildable(dataloader: Any) -> None:
 
 def with_sampler(dataloader: DataLoader[Any], sampler: Sampler[int]) -> DataLoader[Any]:
     """The same loader, of the same class and with the same arguments, with another sampler."""
-    rebuilt: DataLoader[Any] = _update_dataloader(dataloader, sampler)
+    arguments, named = _get_dataloader_init_args_and_kwargs(dataloader, sampler)
+    batches = dataloader.batch_sampler
+    if dataloader.batch_size is None and type(batches) is BatchSampler:
+        # Lightning would forget the size of the batches, which only the user's batch sampler knows.
+        for name in ("sampler", "shuffle", "batch_size", "drop_last"):
+            named.pop(name, None)
+        named["batch_sampler"] = BatchSampler(sampler, batches.batch_size, batches.drop_last)
+    rebuilt: DataLoader[Any] = _reinstantiate_wrapped_cls(dataloader, *arguments, **named)
     return rebuilt
 
 
@@ -218,6 +226,11 @@ def fetches_in_advance(trainer: Trainer) -> bool:
 def current_batch(trainer: Trainer) -> int:
     """Index of the batch that is being trained on, within the epoch; right also after a resume."""
     return int(trainer.fit_loop.epoch_loop.batch_idx)
+
+
+def skips_backward(trainer: Trainer) -> bool:
+    """Whether steps only run forward: after the last epoch, weight averaging computes batch-norm statistics so."""
+    return bool(trainer.fit_loop._skip_backward)
 
 
 def restart_loader(trainer: Trainer) -> None:

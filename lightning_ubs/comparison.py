@@ -107,7 +107,7 @@ def compare(
     store = ResultsStore(results)
     with isolate_rng():
         pairs = fold_seed_pairs(data, seeds, folds)
-        runs = plan_runs(module, data, named_selections(selections), pairs, dict(trainer or {}), monitored, trace)
+        runs = plan_runs(module, data, named_selections(selections), pairs, _settings(trainer), monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}
@@ -140,3 +140,12 @@ def _row(record: RunRecord) -> dict[str, Any]:
     metrics = {f"{metric.stage}_{name}": metric.value for name, metric in record.metrics.items()}
     cost = {"epochs": record.epochs, "seconds": record.seconds, "samples_trained": record.samples_trained}
     return names | run | metrics | cost
+
+
+def _settings(trainer: Any) -> dict[str, Any]:
+    if trainer is not None and not isinstance(trainer, Mapping):
+        raise ConfigError(
+            f"trainer={type(trainer).__name__}(...) is an object; give the arguments of a Trainer, of which each run "
+            'makes one of its own, such as trainer={"max_epochs": 30}.'
+        )
+    return dict(trainer or {})

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_ubs._lightning import current_batch, fetched_batch, fetches_in_step
+from lightning_ubs._lightning import current_batch, fetched_batch, fetches_in_step, skips_backward
 from lightning_ubs.epoch_options import Unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
@@ -115,7 +115,7 @@ class TrainingSteps:
             self._selector.skip_batch(k)
         else:
             session.check_one_fetch(k)
-            if self._reads_steps:
+            if self._reads_steps and not skips_backward(session.trainer):
                 seen = self.observer.observe(session.plan, k, module, outputs, batch)
                 if self._refresh is None:
                     self._selector.learn(k, seen)

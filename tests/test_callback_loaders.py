@@ -8,8 +8,8 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.utilities import CombinedLoader
-from tiny_training import Tiny, Watch, data, fit, loader, trainer
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from tiny_training import N, Tiny, Watch, data, fit, loader, trainer
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from lightning_ubs import UBS, BatchSelection, SelectionError, SelectionSampler
 
@@ -66,6 +66,24 @@ def test_a_loader_class_with_arguments_of_its_own_is_kept_with_them() -> None:
     made.fit(Tiny(), datamodule=Module())
     assert made.train_dataloader is not None
     assert (type(made.train_dataloader), made.train_dataloader.flavour) == (Own, "own")
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("in_hook", [False, True], ids=["given", "made in a hook"])
+def test_a_plain_batch_sampler_of_the_users_own_keeps_its_batches(drop_last: bool, in_hook: bool) -> None:
+    class Module(L.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(data(), batch_sampler=BatchSampler(RandomSampler(range(N)), 8, drop_last))
+
+    selection, module = chosen(), Tiny()
+    watch = Watch(selection)
+    made = trainer(selection, watch, max_epochs=3)
+    if in_hook:
+        made.fit(module, datamodule=Module())
+    else:
+        made.fit(module, Module().train_dataloader())
+    assert module.ids() == watch.plans
+    assert [len(ids) for ids in module.ids()[2]] == [8] * 5 + [2] * (not drop_last)
 
 
 def test_validation_and_test_loaders_are_left_alone() -> None:

@@ -104,6 +104,23 @@ def test_early_stopping_and_weight_averaging_leave_every_id_right(tmp_path):
     assert check.checked < 6 * 7
 
 
+class Normalized(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(self.net, torch.nn.BatchNorm1d(self.net[-1].out_features))
+
+
+def test_the_pass_for_batch_norm_after_weight_averaging_is_not_learnt_from(tmp_path):
+    """Lightning adds an epoch that only runs forward, with weights that were never trained."""
+    average = StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=3)
+    trainer, module, selection, check = fit(tmp_path, Normalized(), callbacks=[average])
+    assert check.checked == 7 * 7
+    assert trainer.current_epoch == 7
+    trained = [sample for (epoch, _), ids in module.seen.items() if epoch < 6 for sample in ids]
+    visits = selection.strategy.memory.visits[:-1].tolist()
+    assert visits == [trained.count(sample) for sample in range(len(visits))]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", ["callback", "tuner"])
 def test_selection_stands_aside_for_the_lr_finder_and_comes_back(tmp_path, way, workers):

@@ -73,6 +73,11 @@ def plan_runs(
         trace: whether to keep what became of each sample.
     """
     for name, given in (("module", module), ("data", data)):
+        if given is None:
+            raise ConfigError(
+                f"{name} has no value; give a class or function that makes it for every run. Loaders of the module's "
+                'own go there: data=lambda: {"train": ..., "val": ...}.'
+            )
         if not callable(given) or isinstance(given, LightningModule):
             raise ConfigError(
                 f"{name}={type(given).__name__}(...) is an object; give a class or function that makes a new one for "

@@ -100,6 +100,11 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
     trainer.fit(module, datamodule=data)
     if not recorder.curves["epoch"]:
         raise ConfigError("training ended before its first epoch; look at the trainer's limits and the data's length.")
+    if not best.best_model_path:
+        raise ConfigError(
+            f"monitor={monitor!r} was never logged, because nothing was validated; give the data a val_dataloader and "
+            "the module a validation_step, and look at the trainer's limits."
+        )
     known = logged_directions(module)
     metrics = {
         name: MetricValue(value, direction(name, monitor, mode, known), "test" if tested else "val")

@@ -236,6 +236,10 @@ class Silent(CNN):
         self.log("val_acc", 0.5)
 
 
+class DataWithoutVal(ImageData):
+    val_dataloader = None
+
+
 class LogsSteps(CNN):
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> dict[str, torch.Tensor]:
         found = super().training_step(batch, batch_idx)
@@ -253,6 +257,8 @@ def breaks(*_: Any) -> Any:
         ({"module": breaks}, r"^module raised RuntimeError: the disk is elsewhere"),
         ({"data": breaks}, r"^data raised RuntimeError: the disk is elsewhere"),
         ({"module": CNN()}, r"^module=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"data": None}, r"^data has no value; give a class or function .* Loaders of the module's own go there"),
+        ({"trainer": 30}, r"^trainer=int\(\.\.\.\) is an object; give the arguments of a Trainer"),
         ({"module": dict}, r"^module returned dict; return a LightningModule"),
         ({"data": lambda: 3}, r"^data returned int; return a LightningDataModule"),
         ({"data": lambda seed: ImageData(seed, 32 + seed)}, r"^data give 32 training samples with seed 0 and 33 with"),
@@ -286,6 +292,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
             {"module": LogsSteps, "monitor": "step_loss", "mode": "min"},
             r"^monitor='step_loss' is logged in training, .* validation_step logs: val_auc, val_loss\.$",
         ),
+        ({"data": lambda: DataWithoutVal(0)}, r"^monitor='val_auc' was never logged, because nothing was validated"),
         ({"trainer": QUICK | {"fast_dev_run": True}}, r"^trainer: fast_dev_run=True keeps no checkpoint"),
         ({"trainer": QUICK | {"enable_checkpointing": False}}, r"^trainer: enable_checkpointing=False keeps no"),
         ({"trainer": QUICK | {"barebones": True}}, r"^trainer: barebones=True keeps no checkpoint .* leave it out"),
