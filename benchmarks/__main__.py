@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.epochs import epoch_rows, grid_rows, step_rows
+from benchmarks.epochs import epoch_rows, grid_rows, step_rows, strategy_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
 
 PARTS = {
     "epoch": epoch_rows,
+    "strategies": strategy_rows,
     "step": step_rows,
     "correlation": correlation_rows,
     "refresh": refresh_rows,

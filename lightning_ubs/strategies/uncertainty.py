@@ -28,8 +28,9 @@ from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
 
 Correlation = Literal["mutual_information"]
 
-# Up to this many bytes U is kept for the epoch; beyond, it is computed again when it is asked for.
-SNAPSHOT_BYTES = 2**28
+# Up to this many bytes U is kept for the epoch, if it is small or at most a quarter of what is remembered; else it is
+# computed again when it is asked for.
+SNAPSHOT_BYTES, SMALL_SNAPSHOT = 2**28, 2**24
 
 
 class UncertaintyStrategy(Strategy):
@@ -115,7 +116,7 @@ class UncertaintyStrategy(Strategy):
         if self._memory is None:
             return self.measured
         cells = self.num_samples * self._memory.num_labels
-        snapshot = self.current_uncertainty() if cells * 4 <= SNAPSHOT_BYTES else None
+        snapshot = self.current_uncertainty() if self._keeps_snapshot(self._memory.num_labels) else None
         correlation = None if self.correlation is None else self._used_correlation(snapshot)
         weighed = [
             (raw_weights(u, correlation)[own], u[own].sum(dtype=torch.float64))
@@ -132,7 +133,15 @@ class UncertaintyStrategy(Strategy):
 
     def current_uncertainty(self) -> Tensor | None:
         """U of all samples whose rows are kept here, computed from what is remembered now."""
-        return None if self._memory is None else torch.cat([u[own] for u, own in self._blocks()])
+        if self._memory is None:
+            return None
+        found, done = None, 0
+        for u, own in self._blocks():
+            # Filled block by block: putting blocks together at the end would take twice the memory.
+            found = u.new_empty(len(self.shard), u.shape[1]) if found is None else found
+            found[done : done + own.stop - own.start] = u[own]
+            done += own.stop - own.start
+        return found
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """U as :attr:`BatchSelection.uncertainty` shows it, the mean over the labels."""
@@ -206,7 +215,7 @@ class UncertaintyStrategy(Strategy):
     def footprint(self, num_labels: int, compact: bool = False) -> tuple[int, int]:
         """Bytes of the memory, of U while it is kept, and of a checkpoint."""
         cells, own = self.num_samples * num_labels, len(self.shard) * num_labels
-        snapshot = own * 4 if cells * 4 <= SNAPSHOT_BYTES else 0
+        snapshot = own * 4 if self._keeps_snapshot(num_labels) else 0
         saved = 0 if compact else cells * self.bytes_per_label
         return own * self.bytes_per_label + snapshot, saved + 4 * 8 * self.num_samples
 
@@ -226,6 +235,10 @@ class UncertaintyStrategy(Strategy):
         if self._memory is None:
             raise RuntimeError("no predictions were seen yet; call update first.")
         return self._memory
+
+    def _keeps_snapshot(self, num_labels: int) -> bool:
+        size = 4 * self.num_samples * num_labels
+        return size <= SNAPSHOT_BYTES and (size <= SMALL_SNAPSHOT or self.bytes_per_label >= 4 * 4)
 
     def _empty_memory(self, num_labels: int, device: torch.device) -> PredictionHistory | RunningMoments:
         memory = self.new_state(num_labels, device)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from chance import counted_memory
 from no_host_wait import forbid_host_wait
 
 from lightning_ubs import (
@@ -383,6 +384,27 @@ def test_blocks_of_rows_and_no_snapshot_give_the_same(
     assert blocked.measured.uncertainty is None
     assert torch.equal(blocked.current_uncertainty(), whole.measured.uncertainty)
     assert torch.equal(blocked.measured.correlation, whole.measured.correlation)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [(torch.float32, True), (torch.float16, False), (torch.uint8, False)], ids=str
+)
+def test_a_refresh_takes_at_most_a_quarter_of_the_state_beside_it(
+    dtype: torch.dtype, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uncertainty, "SMALL_SNAPSHOT", 0)
+    n, q = 80_000, 80
+    strategy = UBS()
+    strategy.reset(n, history_dtype=dtype)
+    for first in range(0, n, 10_000):
+        strategy.update(torch.arange(first, first + 10_000), torch.rand(10_000, q))
+    state = n * q * 5 * dtype.itemsize
+    with counted_memory() as peak:
+        strategy.measure()
+    assert peak.bytes <= state / 4
+    assert (strategy.measured.uncertainty is not None) == kept
+    memory, _ = strategy.footprint(q)
+    assert memory == state + kept * 4 * n * q
 
 
 def test_half_precision_history_stays_close_to_single(visits: Visits) -> None:
