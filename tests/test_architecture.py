@@ -238,7 +238,9 @@ def test_every_package_is_installed() -> None:
     root = PACKAGE.parent
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {".".join(file.parent.relative_to(root).parts) for file in PACKAGE.rglob("__init__.py")}
-    assert set(listed) == found | {"lightning_ubs.configs"}
+    configs = [root / "configs", *(file.parent for file in root.glob("configs/*/*.yaml"))]
+    folders = {".".join(("lightning_ubs", *folder.relative_to(root).parts)) for folder in configs}
+    assert set(listed) == found | folders | {"lightning_ubs.report.templates"}
 
 
 def test_the_readme_and_ci_run_the_same_test_command() -> None:

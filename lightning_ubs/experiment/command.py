@@ -9,7 +9,7 @@ from typing import Any
 from lightning_ubs._extras import require_experiments
 from lightning_ubs.experiment.engine import share_processors
 from lightning_ubs.experiment.expand import expand_grid
-from lightning_ubs.experiment.grid import run_grid
+from lightning_ubs.experiment.grid import at_a_time, run_grid
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.progress import span
 from lightning_ubs.experiment.record import RunRecord
@@ -42,7 +42,7 @@ def dry_run(runs: Sequence[PlannedRun], store: ResultsStore, jobs: int | None) -
     done = {record.key: record for record in store.records() if record.finished}
     lines = [f"{'there' if run.key in done else 'to do'}  {run.title}" for run in runs]
     todo = [run for run in runs if run.key not in done]
-    count, _ = share_processors(jobs, len(todo))
+    count, _ = share_processors(at_a_time(jobs, todo), len(todo))
     lines.append(f"{len(runs)} runs, {len(runs) - len(todo)} already done, {len(todo)} to do, {count} at a time")
     known = [(record.data, record.model, record.seconds) for record in done.values() if record.seconds is not None]
     if todo and known:

@@ -75,7 +75,7 @@ def run_grid(
     todo = [run for run in runs if run.key not in known]
     outcome = GridOutcome(len(runs), len(runs) - len(todo))
     try:
-        with engines.started(engine, jobs, len(todo)) as (count, call):
+        with engines.started(engine, at_a_time(jobs, todo) if engine == "loky" else jobs, len(todo)) as (count, call):
             here = _here(engine)
             ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
             with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
@@ -89,6 +89,11 @@ def run_grid(
     last = {record.key: record for record in store.records() if record.key in kept}
     outcome.failed = [record for record in last.values() if not record.finished]
     return outcome
+
+
+def at_a_time(jobs: int | None, runs: Sequence[PlannedRun]) -> int | None:
+    """How many runs to do at a time: as many as asked for, else one where they share a GPU; None: one per processor."""
+    return 1 if jobs is None and any(run.shares_device for run in runs) else jobs
 
 
 def _pass(

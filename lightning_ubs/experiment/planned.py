@@ -37,6 +37,11 @@ class PlannedRun(ABC):
         one = self.identity
         return f"{one['data']} {one['model']} {one['label']} fold {one['fold']} seed {one['seed']}"
 
+    @property
+    def shares_device(self) -> bool:
+        """Whether runs beside it would share a GPU with it."""
+        return False
+
     @abstractmethod
     def execute(self, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
         """Do the run and return its record, which is not yet in the store.

@@ -52,6 +52,13 @@ class TrainingRun(PlannedRun):
     trace_epochs: Sequence[int] | None = None
     samples: int | None = None
 
+    @property
+    @override
+    def shares_device(self) -> bool:
+        """Every run has one device, and it is the first that there is."""
+        there = torch.cuda.is_available() or torch.backends.mps.is_available()
+        return there and self.trainer.get("accelerator", "auto") != "cpu"
+
     @abstractmethod
     def make_data(self) -> LightningDataModule:
         """The data, not yet set up."""

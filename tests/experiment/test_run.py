@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
 from lightning_ubs.experiment.configured import ConfiguredRun, Names, configured_run
+from lightning_ubs.experiment.grid import at_a_time
 from lightning_ubs.experiment.instantiate import build_data, build_network, build_selection
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.recorder import Recorder
@@ -247,3 +248,12 @@ def test_images_appear_in_tensorboard_and_only_there(tmp_path: Path) -> None:
     data.setup()
     trainer.fit(build_network(config["model"], data, "synthetic"), datamodule=data)
     assert selection.correlation is not None
+
+
+def test_runs_that_share_a_gpu_go_one_by_one_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_any, on_cpu = planned("trainer.accelerator=auto"), planned("trainer.accelerator=cpu")
+    assert at_a_time(None, [on_any]) is None, "this machine has no GPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert at_a_time(None, [on_any]) == 1
+    assert at_a_time(None, [on_cpu]) is None
+    assert at_a_time(4, [on_any]) == 4
