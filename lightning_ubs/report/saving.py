@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +27,21 @@ _LESS = 0.99
 
 @dataclass(frozen=True)
 class Point:
-    """A method trained with one budget on one dataset and model: what it cost and what it reached, each (runs,)."""
+    """A method trained with one budget on one dataset and model: what it cost and what it reached, each (runs,).
+
+    Attributes:
+        budget: epochs.
+        samples: samples trained.
+        seconds: seconds of training.
+        values: the first metric.
+        differences: of it from Random with the largest budget, run by run; empty for that itself.
+    """
 
     budget: int
     samples: Sequence[float]
     seconds: Sequence[float]
     values: Sequence[float]
+    differences: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,14 @@ def check_margin(margin: float | None) -> None:
 def saving_curves(results: Results) -> dict[Setting, dict[Method, list[Point]]]:
     """The points of each method by data and model, from cheap to costly, where cost differs at all."""
     groups: dict[Setting, dict[Method, list[Point]]] = defaultdict(lambda: defaultdict(list))
-    for (method, budget), runs in sorted(_by_budget(results).items(), key=lambda item: item[0][1]):
+    by_budget = _by_budget(results)
+    largest = max((budget for method, budget in by_budget if method == results.baseline), default=None)
+    base = {} if results.baseline is None or largest is None else by_budget[results.baseline, largest]
+    for (method, budget), runs in sorted(by_budget.items(), key=lambda item: item[0][1]):
         settings = dict.fromkeys((data, model) for data, model, *_ in runs)
         for setting in settings:
-            own = [run for place, run in runs.items() if place[:2] == setting]
-            groups[setting][method].append(_point(results, budget, own))
+            own = {place: run for place, run in runs.items() if place[:2] == setting}
+            groups[setting][method].append(_point(results, budget, own, {} if runs is base else base))
     found = {}
     for setting, curves in groups.items():
         costs = [float(np.mean(point.samples)) for points in curves.values() for point in points]
@@ -163,9 +175,11 @@ def _saving(
     )
 
 
-def _point(results: Results, budget: int, runs: Sequence[Run]) -> Point:
-    values = [run.metrics[results.primary.key] for run in runs]
-    return Point(budget, [_samples(run) for run in runs], [_seconds(run) for run in runs], values)
+def _point(results: Results, budget: int, by_place: Mapping[Place, Run], base: Mapping[Place, Run]) -> Point:
+    key, runs = results.primary.key, by_place.values()
+    differences = [run.metrics[key] - base[place].metrics[key] for place, run in by_place.items() if place in base]
+    values = [run.metrics[key] for run in runs]
+    return Point(budget, [_samples(run) for run in runs], [_seconds(run) for run in runs], values, differences)
 
 
 def _mean(results: Results, runs: Iterable[Run]) -> float:

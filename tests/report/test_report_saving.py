@@ -81,6 +81,11 @@ def test_costs_and_values_of_the_picture_are_those_of_the_runs() -> None:
     assert [np.mean(point.samples) for point in points["InfoBatch"]] == [30 * 1125, 80 * 1125]
     assert [np.mean(point.seconds) for point in points["Random"]] == [45.0, 120.0]
     assert [np.mean(point.values) for point in points["UBS"]] == pytest.approx([0.951, 0.9525])
+    base = np.array(points["Random"][-1].values)
+    for label, own in points.items():
+        for point in own:
+            paired = [] if (label, point.budget) == ("Random", 80) else (point.values - base).tolist()
+            assert point.differences == pytest.approx(paired)
 
 
 def test_page_and_console_show_the_saving(tmp_path: Path) -> None:

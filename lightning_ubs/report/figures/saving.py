@@ -44,33 +44,46 @@ def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, ti
     figure, axes = new_figure(title, height=2.6 + space, left=0.8, bottom=0.5 + space)
     for method, points in curves.items():
         style = look[method]
-        spans = [paired_interval(point.values) for point in points]
-        halves = [half if np.isfinite(half := (span.high - span.low) / 2) else 0.0 for span in spans]
         axes.errorbar(
             [float(np.mean(getattr(point, cost))) for point in points],
-            [span.mean for span in spans],
-            yerr=halves,
+            [float(np.mean(point.values)) for point in points],
+            yerr=[_half_interval(point.differences) for point in points],
             color=style.colour,
             linestyle=style.dash,
             linewidth=style.width,
             marker="o",
             markersize=4,
+            ecolor=(style.colour, 0.4),  # bars behind, curves before
             capsize=2.5,
-            elinewidth=1.2,
+            elinewidth=1,
             label=clip(method.label),
         )
     axes.set_xlabel(label)
     axes.set_ylabel(clip(metric.title, 24))
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}")
+    # A wide bar must not hide what the points show.
+    means = [float(np.mean(point.values)) for points in curves.values() for point in points]
+    room = 0.4 * (max(means) - min(means)) or 0.01
+    axes.set_ylim(min(means) - room, max(means) + room)
     add_legend(figure, names)
     return figure
 
 
+def _half_interval(differences: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean; 0 where there is none."""
+    if len(differences) < 2:
+        return 0.0
+    span = paired_interval(differences)
+    return (span.high - span.low) / 2
+
+
 SAVING = FigureKind(
     "Saving: the metric against its cost",
-    "Each point is one budget (trainer.max_epochs); further left is cheaper. Bars are 95 % t-intervals over folds and "
-    "seeds. Runs that shared the machine also shared its time.",
+    "Each point is one budget (trainer.max_epochs); further left is cheaper. Bars are 95 % t-intervals of the "
+    "difference from Random with the largest budget, over the same folds and seeds; long ones are cut. Runs that "
+    "shared the machine also shared its time.",
     saving_plots,
     "lightning-ubs compare experiment=savings",
 )
