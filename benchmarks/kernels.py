@@ -56,7 +56,7 @@ def refresh_rows(repeats: int, quick: bool) -> Iterator[Row]:
             "U is computed twice (for C, for w) where it is not kept; logarithms; the product for C",
         )
         extra = peak_bytes(strategy.measure)
-        yield exact(f"refresh, extra memory / state, {name}", extra / values.nbytes, None, "U while it is kept, bins")
+        yield exact(f"refresh, extra memory / state, {name}", extra / values.nbytes, 0.25, "blocks of rows; U if kept")
     for dtype in (torch.float32, torch.float16, torch.uint8):
         history = PredictionHistory(1000, q, 5, dtype)
         held = history.values.nbytes + history.visits.nbytes
