@@ -1,7 +1,8 @@
 """Write the tables of README.md and docs/results.md from what was measured: ``python docs/tables.py [--check]``.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; the words around it are written by hand.
-Results come from the stores in ``docs/results``, costs from ``benchmarks/last.json``.
+Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
+``python -m benchmarks --only epoch --json docs/results/epoch_cost.json`` writes.
 """
 
 from __future__ import annotations
@@ -26,11 +27,6 @@ MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.D
 
 BUDGETS = (20, 40, 80)
 LONGEST = BUDGETS[-1]
-# What README shows of the savings: a quarter of the epochs, and all of them with fewer samples in each.
-SHORT = (
-    *((method, 20) for method in ("Random", "UBS", "UBS systematic", "Loss systematic")),
-    *((method, LONGEST) for method in ("InfoBatch", "Random half", "UBS half", "Loss half")),
-)
 
 Trained = tuple[str, int]
 Folds = dict[int, Run]
@@ -64,31 +60,41 @@ def savings_table() -> str:
     return "\n\n".join(parts)
 
 
-def savings_short() -> str:
-    """Gain in Macro-AUC over Random after the most epochs, of what is cheaper."""
+def savings_equal() -> str:
+    """Each method against Random with as many epochs, over all data, folds and budgets."""
     by_data = savings()
-    head = ["trained", "samples", *(f"{data} ({_folds(runs['Random', LONGEST])})" for data, runs in by_data.items())]
     rows = []
-    for method, budget in SHORT:
-        pairs = [(runs[method, budget], runs["Random", LONGEST]) for runs in by_data.values()]
-        cost = float(np.mean([_cost(*pair) for pair in pairs]))
-        rows.append([f"{method}, {budget} epochs", f"{cost:.2f}", *(_gain(*pair) for pair in pairs)])
+    for method in dict.fromkeys(method for runs in by_data.values() for method, _ in runs if method != "Random"):
+        pairs = [
+            (runs[method, budget][fold], runs["Random", budget][fold])
+            for runs in by_data.values()
+            for budget in BUDGETS
+            for fold in runs["Random", budget]
+        ]
+        cells = []
+        for metric in ("macro_auc", "map"):
+            gain = paired_interval([one.metrics[metric] - other.metrics[metric] for one, other in pairs])
+            words = f"{signed(gain.mean)} ({signed(gain.low)} to {signed(gain.high)})"
+            cells.append(f"**{words}**" if gain.verdict == "better" else words)
+        cost = float(np.mean([_samples(one) / _samples(other) for one, other in pairs]))
+        rows.append([method, f"{cost:.2f}", *cells])
+    over = f"{len(pairs)} paired runs, {len(by_data)} sets"
+    head = [over, "samples", "Macro-AUC (95 %)", "macro average precision (95 %)"]
     return _table(head, rows)
 
 
 def epoch_costs() -> str:
     """What an epoch with selection takes."""
-    rows = json.loads((ROOT / "benchmarks" / "last.json").read_text())["rows"]
-    shown = [row for row in rows if "epoch" in row["name"]]
+    rows = json.loads((ROOT / "docs" / "results" / "epoch_cost.json").read_text())["rows"]
     return _table(
-        ["", "median", "quartiles"],
-        [[row["name"], f"{row['value']:.2f}", f"{row['low']:.2f} – {row['high']:.2f}"] for row in shown],
+        ["seconds", "median", "quartiles"],
+        [[row["name"], f"{row['value']:.2f}", f"{row['low']:.2f} – {row['high']:.2f}"] for row in rows],
     )
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "savings": savings_table,
-    "savings_short": savings_short,
+    "savings_equal": savings_equal,
     "epoch_costs": epoch_costs,
 }
 
