@@ -13,6 +13,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ Trained = tuple[str, int]
 Folds = dict[int, Run]
 
 
+@cache
 def savings() -> dict[str, dict[Trained, Folds]]:
     """Data → (method, epochs) → fold → run, of the folds on which every method has been trained."""
     found: dict[str, dict[Trained, Folds]] = defaultdict(lambda: defaultdict(dict))

@@ -11,6 +11,10 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from lightning_ubs.report.results import Results, load_results
+from lightning_ubs.report.saving import find_savings
+from lightning_ubs.report.words import signed
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import tables  # noqa: E402
@@ -29,6 +33,18 @@ def test_every_table_is_shown_somewhere_and_a_changed_number_is_noticed() -> Non
         start = page.index("0.", number.start())
         changed = page[: start + 2] + str((int(page[start + 2]) + 1) % 10) + page[start + 3 :]
         assert tables.filled(changed) == page
+
+
+def test_what_the_page_says_of_a_quarter_of_the_training_is_what_the_report_finds() -> None:
+    text = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    results = load_results(ROOT / "docs" / "results" / "savings")
+    whole = [run.record for run in results.runs if run.data in tables.savings()]
+    found = {one.method: one for one in find_savings(Results(whole)) if one.budget < one.baseline_budget}
+    for method in ("Loss systematic", "UBS systematic"):
+        saving = found[method]
+        assert (saving.budget, saving.baseline_budget) == (20, 80)
+        assert signed(saving.gain.mean) in text
+        assert f"{signed(saving.gain.low)} to {signed(saving.gain.high)}" in text
 
 
 def test_a_number_of_the_savings_is_that_of_its_runs() -> None:
