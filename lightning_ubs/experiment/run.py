@@ -164,9 +164,10 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
     first, last = callbacks[:2], callbacks[2:]
     settings = {"logger": loggers or False, "default_root_dir": folder, "devices": 1} | given
     for name, unwanted in (("enable_checkpointing", False), ("barebones", True), ("fast_dev_run", True)):
-        if settings.get(name) is unwanted:
+        if settings.get(name) is not None and bool(settings[name]) is unwanted:
             raise ConfigError(
-                f"trainer: {name}={unwanted} keeps no checkpoint of the best epoch, and a run needs one; leave it out."
+                f"trainer: {name}={settings[name]} keeps no checkpoint of the best epoch, and a run needs one; leave "
+                "it out."
             )
     try:
         trainer = Trainer(**settings, callbacks=[*first, *own, *last])

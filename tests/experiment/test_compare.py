@@ -294,6 +294,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
         ),
         ({"data": lambda: DataWithoutVal(0)}, r"^monitor='val_auc' was never logged, because nothing was validated"),
         ({"trainer": QUICK | {"fast_dev_run": True}}, r"^trainer: fast_dev_run=True keeps no checkpoint"),
+        ({"trainer": QUICK | {"fast_dev_run": 3}}, r"^trainer: fast_dev_run=3 keeps no checkpoint"),
         ({"trainer": QUICK | {"enable_checkpointing": False}}, r"^trainer: enable_checkpointing=False keeps no"),
         ({"trainer": QUICK | {"barebones": True}}, r"^trainer: barebones=True keeps no checkpoint .* leave it out"),
         ({"trainer": QUICK | {"max_epochs": -1}}, r"^trainer: training would never end; set max_epochs\.$"),
