@@ -89,7 +89,7 @@ def epoch_costs() -> str:
     """What an epoch with selection takes."""
     rows = json.loads((ROOT / "docs" / "results" / "epoch_cost.json").read_text())["rows"]
     return _table(
-        ["seconds", "median", "quartiles"],
+        ["processor seconds", "median", "quartiles"],
         [[row["name"], f"{row['value']:.2f}", f"{row['low']:.2f} – {row['high']:.2f}"] for row in rows],
     )
 

@@ -242,8 +242,8 @@ def restart_loader(trainer: Trainer) -> None:
 def log_epoch(trainer: Trainer, values: Mapping[str, float]) -> None:
     """Give the values of a training epoch to loggers and callbacks, to be called in ``on_train_epoch_end``.
 
-    As ``LightningModule.log`` would, but without its metric object for each value, which would cost a training of short
-    epochs more than all else that selection does. Loggers get one row, with the step of the epoch's last batch.
+    As ``LightningModule.log`` would, but without its metric object for each value: where epochs are short, these were a
+    third of what selection cost. Loggers get one row, with the step of the epoch's last batch.
     """
     found = {name: torch.tensor(value) for name, value in values.items()}
     trainer.callback_metrics.update(found)
