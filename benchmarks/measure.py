@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,12 +71,15 @@ def exact(name: str, value: float, bound: float | None, limit: str) -> Row:
 
 
 def peak_bytes(work: Work) -> int:
-    """The most bytes the CPU allocator had handed out at a time during ``work``, beyond what it had before."""
+    """The most bytes that ``work`` took at a time: from PyTorch's CPU allocator, and from Python's and NumPy's."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        tracemalloc.start()
         work()
+        other = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     sizes = [event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())]
-    return int(max(itertools.accumulate(sizes, initial=0)))
+    return other + int(max(itertools.accumulate(sizes, initial=0)))
 
 
 def summary(name: str, values: Sequence[float], bound: float | None, limit: str) -> Row:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import mutual_info_score
 
-from lightning_ubs.functional import correlation_of_chunks, counting, uncertainty_correlation
+from lightning_ubs.functional import correlation_of_chunks, counting, uncertainty_correlation, ways_of_counting
+from lightning_ubs.functional.ways_of_counting import Counts, ProductCounts, SparseCounts
 
 GOLDEN = torch.tensor([[0.05, 0.15], [0.55, 0.65], [0.45, 0.85], [0.95, 0.95]])
 
@@ -115,35 +116,48 @@ def skewed(n: int, q: int, share: float, bin_: int = 3, seed: int = 0) -> torch.
     return torch.from_numpy(values.astype(np.float32))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[type[Counts], int]]:
     """Which way of counting was used, and with how many blocks of labels in a pass."""
-    used: list[tuple[str, int]] = []
-    for way in (counting._DenseCounts, counting._SparseCounts):
+    used: list[tuple[type[Counts], int]] = []
+    original = Counts.__init__
 
-        def made(self: Any, blocks: list[slice], panel: list[int], k: int, name: str = way.__name__) -> None:
-            counting._Counts.__init__(self, blocks, panel, k)
-            used.append((name, len(panel)))
+    def made(self: Counts, blocks: list[slice], panel: list[int], *others: Any) -> None:
+        original(self, blocks, panel, *others)
+        used.append((type(self), len(panel)))
 
-        monkeypatch.setattr(way, "__init__", made)
+    monkeypatch.setattr(Counts, "__init__", made)
     return used
 
 
 @pytest.mark.parametrize("memory", [2**28, 4 * 40_000, 0])
 @pytest.mark.parametrize("labels", [64, 7, 1])
-@pytest.mark.parametrize("share", [0.0, 0.9])
-def test_blocks_of_labels_and_sparse_counting_equal_the_reference_to_twelve_digits(
-    memory: int, labels: int, share: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("share", "way"), [(0.0, ProductCounts), (0.9, SparseCounts)])
+def test_every_way_of_counting_equals_the_reference_to_twelve_digits(
+    memory: int, labels: int, share: float, way: type[Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = counted(monkeypatch)
     monkeypatch.setattr(counting, "_BLOCK_LABELS", labels)
     monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
-    monkeypatch.setattr(counting, "_EXACT_HALF", 16)
-    uncertainty = skewed(60, 16, share)
-    got = correlation_of_chunks(lambda: torch.split(uncertainty, 25), 60, 16, memory=memory)
+    monkeypatch.setattr(ways_of_counting, "EXACT_HALF", 16)
+    uncertainty = skewed(150, 16, share)
+    got = correlation_of_chunks(lambda: torch.split(uncertainty, 70), 150, 16, memory=memory)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy()), rtol=0, atol=1e-12)
     assert torch.equal(got, got.T)
-    assert {name for name, _ in used} == {"_SparseCounts" if share > 0.5 else "_DenseCounts"}
+    assert {name for name, _ in used} == {way}
     assert (len(used) > 1) == (memory == 0)
+
+
+@pytest.mark.parametrize("bins", [2, 3, 4, 6, 9])
+def test_two_counts_in_one_number_do_not_mix_where_they_are_largest(bins: int) -> None:
+    """Whole columns in one bin, in runs longer than a number can hold."""
+    n = 2 * 4096 + 3
+    values = torch.arange(2 * bins) % bins
+    uncertainty = ((values + 0.5) / bins).expand(n, -1).clone()
+    uncertainty[: n // 3] = uncertainty[: n // 3].flip(1)
+    got = uncertainty_correlation(uncertainty, bins).numpy()
+    binned = (uncertainty * bins).long().numpy()
+    for a, b in [(0, 1), (0, 2 * bins - 1), (1, bins), (bins - 1, bins)]:
+        assert got[a, b] == pytest.approx(mutual_info_score(binned[:, a], binned[:, b]), abs=1e-12)
 
 
 @pytest.mark.parametrize("bins", [2, 9])
@@ -153,19 +167,19 @@ def test_sparse_counting_leaves_out_another_bin_for_each_label(bins: int, monkey
     uncertainty = torch.cat([skewed(80, 2, 0.9, bin_, bin_) for bin_ in range(5)], dim=1)
     got = uncertainty_correlation(uncertainty, bins)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy(), bins), rtol=0, atol=1e-12)
-    assert used == [("_SparseCounts", 1)]
+    assert used == [(SparseCounts, 1)]
 
 
 @pytest.mark.parametrize("carried", [2**24, 7, 5])
-@pytest.mark.parametrize("share", [0.0, 0.9])
-def test_carrying_counts_over_changes_nothing(carried: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("share", "way"), [(0.0, ProductCounts), (0.9, SparseCounts)])
+def test_carrying_counts_over_changes_nothing(
+    carried: int, share: float, way: type[Counts], monkeypatch: pytest.MonkeyPatch
+) -> None:
     uncertainty = skewed(23, 3, share)
     whole = uncertainty_correlation(uncertainty)
     monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
-    monkeypatch.setattr(counting, "_HOT_ROWS", 1)
-    monkeypatch.setattr(counting, "_HOT_CELLS", 0)
-    monkeypatch.setattr(counting, "_EXACT_HALF", 4)
-    monkeypatch.setattr(counting, "_EXACT_SINGLE", carried)
+    monkeypatch.setattr(way, "rows", 4)
+    monkeypatch.setattr(way, "most_rows", min(carried, way.most_rows.fget(None)))  # type: ignore[attr-defined]
     torch.testing.assert_close(uncertainty_correlation(uncertainty), whole, rtol=0, atol=1e-14)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,10 +70,13 @@ class _Peak:
 
 @contextmanager
 def counted_memory() -> Iterator[_Peak]:
-    """The most bytes that the CPU allocator had handed out at a time, beyond what it had before."""
+    """The most bytes taken at a time: from PyTorch's CPU allocator, and from Python's and NumPy's."""
     peak = _Peak()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        tracemalloc.start()
         yield peak
+        other = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     sizes = [event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())]
-    peak.bytes = max(itertools.accumulate(sizes, initial=0))
+    peak.bytes = other + max(itertools.accumulate(sizes, initial=0))

@@ -1,0 +1,246 @@
+"""Two ways to count how often two bins of two labels occur together: by product and sparsely. Both are exact."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+Total = Callable[[Tensor], Tensor]
+
+# One-hot cells of a chunk of rows: they should fit into a cache, but a product needs some rows to be fast.
+_HOT_CELLS, _HOT_ROWS, _MOST_HOT_CELLS = 2**19, 1024, 2**23
+# Counts are exact up to here in float32, and in float16.
+EXACT_SINGLE, EXACT_HALF = 2**24, 2**11
+# Two counts of fewer than this share one float32.
+_SHARE = 2**12
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Counts of two blocks of labels; one bin of each label is left out, because it follows from the margins.
+
+    Attributes:
+        rows: labels of the first block.
+        columns: labels of the second block, the same or a later one.
+        joint: (k, k, rows, columns), k = bins - 1; float32 or float64, exact.
+        row_margin: (k, rows), how often each bin occurs at all.
+        column_margin: (k, columns).
+    """
+
+    rows: slice
+    columns: slice
+    joint: Tensor
+    row_margin: Tensor
+    column_margin: Tensor
+
+
+class Counts(ABC):
+    """Counts of some blocks of labels with all later ones.
+
+    Args:
+        blocks: all blocks of labels.
+        panel: numbers of the blocks that are counted.
+        numbers: (k, q), which bins of each label are counted, all but one.
+        exact: a type in which the sums of all samples are exact.
+    """
+
+    def __init__(self, blocks: list[slice], panel: list[int], numbers: Tensor, exact: torch.dtype) -> None:
+        self.blocks, self.panel, self.k, self.exact = blocks, panel, len(numbers), exact
+        self.first = blocks[panel[0]].start
+        self.numbers = numbers[:, self.first :]
+        self.width: int = self.k * (blocks[-1].stop - self.first)
+        self.recent: list[Tensor] = []
+        self.total: list[Tensor] | None = None
+        self.since = 0
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows to count at a time."""
+
+    @property
+    @abstractmethod
+    def most_rows(self) -> int:
+        """Rows whose counts ``recent`` can hold."""
+
+    @property
+    @abstractmethod
+    def recent_bins(self) -> int:
+        """How many bins of each label of a block ``recent`` has rows for."""
+
+    @abstractmethod
+    def count(self, binned: Tensor) -> None:
+        """Add the pairs of a few rows of bins, (rows, labels from the panel's first on), to ``recent``."""
+
+    @abstractmethod
+    def counts(self, recent: Tensor) -> Tensor:
+        """A block of ``recent`` as counts of all bins."""
+
+    def labels(self, block: int) -> slice:
+        """The labels of a block, from the panel's first on."""
+        return slice(self.blocks[block].start - self.first, self.blocks[block].stop - self.first)
+
+    def columns(self, block: int) -> slice:
+        """The one-hot columns of a block: all its labels for the first bin, then for the next."""
+        labels = self.labels(block)
+        return slice(self.k * labels.start, self.k * labels.stop)
+
+    def add(self, binned: Tensor) -> None:
+        """Count a chunk of bins, (rows, q)."""
+        if not self.recent:
+            self.recent = [self._zeros(block, binned.device) for block in self.panel]
+        for part in torch.split(binned[:, self.first :], min(self.rows, self.most_rows)) if len(binned) else ():
+            if self.since + len(part) > self.most_rows:
+                self._carry()
+            self.count(part)
+            self.since += len(part)
+
+    def pairs(self, margin: Tensor | None, total: Total) -> Iterator[PairCounts]:
+        """What was counted by all processes; without a ``margin``, the diagonals of all blocks hold it."""
+        counted = [total(block) for block in self._sums()]
+        if margin is None:
+            # A bin always occurs together with itself.
+            margin = torch.cat([block.diagonal().view(self.k, -1) for block in counted], dim=1)
+        margin = margin.to(counted[0])
+        for i, block in zip(self.panel, counted, strict=True):
+            for j in range(i, len(self.blocks)):
+                rows, columns, start = self.blocks[i], self.blocks[j], self.columns(i).start
+                joint = block[:, self.columns(j).start - start : self.columns(j).stop - start]
+                joint = joint.view(self.k, rows.stop - rows.start, self.k, -1).transpose(1, 2).contiguous()
+                yield PairCounts(rows, columns, joint, margin[:, rows], margin[:, columns])
+
+    def _zeros(self, block: int, device: torch.device) -> Tensor:
+        labels = self.labels(block)
+        return torch.zeros(
+            self.recent_bins * (labels.stop - labels.start), self.width - self.columns(block).start, device=device
+        )
+
+    def _sums(self) -> list[Tensor]:
+        counts = (self.counts(block) for block in self.recent)
+        if self.total is None:
+            return [block.to(self.exact) for block in counts]
+        return [sums.add_(block) for sums, block in zip(self.total, counts, strict=True)]
+
+    def _carry(self) -> None:
+        self.total = self._sums()
+        self.recent = [torch.zeros_like(block) for block in self.recent]
+        self.since = 0
+
+
+class ProductCounts(Counts):
+    """Counts as products of one-hot bins, two of them in one number.
+
+    Of a block's own bins, one counts as 1 and another as 4096 in the same column. So a sum of the product is
+    a + 4096·b, where a and b are two counts: half as many products, and still exact for fewer than 4096 rows.
+    """
+
+    def __init__(self, blocks: list[slice], panel: list[int], numbers: Tensor, exact: torch.dtype) -> None:
+        super().__init__(blocks, panel, numbers, exact)
+        self._memory = torch.empty(0)
+
+    @property
+    def rows(self) -> int:
+        """Enough for a fast product, few enough for a cache."""
+        fast = min(max(_HOT_CELLS // self.width, _HOT_ROWS), 4 * _HOT_ROWS)
+        return min(fast, max(1, _MOST_HOT_CELLS // self.width))
+
+    @property
+    def most_rows(self) -> int:
+        """So that neither count reaches the other."""
+        return _SHARE - 1
+
+    @property
+    def recent_bins(self) -> int:
+        """Half of them, rounded up."""
+        return (self.k + 1) // 2
+
+    def count(self, binned: Tensor) -> None:
+        """Multiply each block with itself and all later ones."""
+        hot = self._one_hot(_transposed(binned).float())
+        for i, recent in zip(self.panel, self.recent, strict=True):
+            own, half = hot[self.columns(i)], len(recent)
+            both = len(own) - half
+            shared = torch.add(own[:both], own[half:], alpha=_SHARE)
+            if both < half:  # an odd number of bins
+                shared = torch.cat([shared, own[both:half]])
+            recent.addmm_(shared, hot[self.columns(i).start :].T)
+
+    def counts(self, recent: Tensor) -> Tensor:
+        """The two counts of each number, one behind the other."""
+        rows = self.k * len(recent) // self.recent_bins
+        high = (recent * (1 / _SHARE)).floor_()
+        return torch.cat([recent.sub(high, alpha=_SHARE), high[: rows - len(recent)]])
+
+    def _one_hot(self, binned: Tensor) -> Tensor:
+        cells = self.width * binned.shape[1]
+        if self._memory.numel() < cells:  # used again: fresh memory costs more than what is written to it
+            self._memory = torch.empty(cells, dtype=binned.dtype, device=binned.device)
+        hot = self._memory[:cells].view(self.width, -1)
+        for block in range(self.panel[0], len(self.blocks)):
+            labels = self.labels(block)
+            view = hot[self.columns(block)].view(self.k, -1, binned.shape[1])
+            torch.eq(binned[labels], self.numbers[:, labels, None], out=view)
+        return hot
+
+
+class SparseCounts(Counts):
+    """Counts as sums of one-hot rows, on a CPU: for each bin of each label, those of the samples that are in it."""
+
+    @property
+    def rows(self) -> int:
+        """Half precision halves what is read, and is exact for so many rows."""
+        return min(EXACT_HALF, max(1, _MOST_HOT_CELLS // self.width))
+
+    @property
+    def most_rows(self) -> int:
+        """What float32 can count."""
+        return EXACT_SINGLE
+
+    @property
+    def recent_bins(self) -> int:
+        """All of them."""
+        return self.k
+
+    def count(self, binned: Tensor) -> None:
+        """Find the samples of each bin and add their rows."""
+        rows, columns = len(binned), np.arange(self.width + 1)
+        cell = np.flatnonzero(self._one_hot(binned))
+        begin = np.searchsorted(cell, rows * columns)
+        column = np.repeat(columns[:-1], np.diff(begin))
+        row = cell - rows * column
+        hot = np.zeros(rows * self.width, np.float16)
+        hot[self.width * row + column] = 1
+        samples, values = torch.from_numpy(row), torch.from_numpy(hot).view(rows, self.width)
+        for i, recent in zip(self.panel, self.recent, strict=True):
+            own = self.columns(i)
+            low, high = begin[own.start], begin[own.stop]
+            bags = torch.from_numpy(begin[own] - low)
+            recent += embedding_bag(samples[low:high], values[:, own.start :], bags, mode="sum")
+
+    def counts(self, recent: Tensor) -> Tensor:
+        """They are counts."""
+        return recent
+
+    def _one_hot(self, binned: Tensor) -> NDArray[np.bool_]:
+        """(columns, rows), a byte each."""
+        hot = np.empty((self.width, len(binned)), np.bool_)
+        values, numbers = np.from_dlpack(_transposed(binned)), np.from_dlpack(self.numbers)
+        for block in range(self.panel[0], len(self.blocks)):
+            labels = self.labels(block)
+            view = hot[self.columns(block)].reshape(self.k, -1, len(binned))
+            np.equal(values[labels], numbers[:, labels, None], out=view)
+        return hot
+
+
+def _transposed(binned: Tensor) -> Tensor:
+    """(labels, rows), so that even with few labels the innermost loop is long. NumPy is several times as fast."""
+    if binned.device.type != "cpu":
+        return binned.T.contiguous()
+    return torch.from_numpy(np.ascontiguousarray(np.from_dlpack(binned).T))
