@@ -42,8 +42,10 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
     base = compose_train(["logger=none"]) | {name: config[name] for name in _PASSED_ON}
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}
     fixed = dict(leaves(config["train"]))
+    by_data = {name: dict(leaves(settings)) for name, settings in config["by_data"].items()}
     swept = {key: _many(values, f"sweep.{key}") for key, values in leaves(config["sweep"])}
-    _check_keys({**fixed, **swept}, base, groups)
+    for given in ({**fixed, **swept}, *by_data.values()):
+        _check_keys(given, base, groups)
     runs: dict[str, ConfiguredRun] = {}
     checked: set[str] = set()
     build_callbacks(config["callbacks"])
@@ -54,7 +56,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
         if not own:
             run["data"]["fold"] = fold
         defaults = copy.deepcopy(run)
-        for key, value in fixed.items():
+        for key, value in {**fixed, **by_data.get(data, {})}.items():
             assign(run, key, value)
         for values in _combinations(run, swept):
             planned = copy.deepcopy(run)
