@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.epochs import epoch_rows, grid_rows, step_rows, strategy_rows
+from benchmarks.importing import import_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
 
@@ -24,6 +25,7 @@ PARTS = {
     "drawing": drawing_rows,
     "growth": growth_rows,
     "grid": grid_rows,
+    "import": import_rows,
 }
 
 

@@ -42,7 +42,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
     base = compose_train(["logger=none"]) | {name: config[name] for name in _PASSED_ON}
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}
     fixed = dict(leaves(config["train"]))
-    by_data = {name: dict(leaves(settings)) for name, settings in config["by_data"].items()}
+    by_data = {_known(name, grid["data"]): dict(leaves(settings)) for name, settings in config["by_data"].items()}
     swept = {key: _many(values, f"sweep.{key}") for key, values in leaves(config["sweep"])}
     for given in ({**fixed, **swept}, *by_data.values()):
         _check_keys(given, base, groups)
@@ -56,7 +56,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
         if not own:
             run["data"]["fold"] = fold
         defaults = copy.deepcopy(run)
-        for key, value in {**fixed, **by_data.get(data, {})}.items():
+        for key, value in {**fixed, **by_data.get(_known(data, grid["data"]), {})}.items():
             assign(run, key, value)
         for values in _combinations(run, swept):
             planned = copy.deepcopy(run)
@@ -146,6 +146,16 @@ def _dataset(name: str) -> Any:
         return compose_train([f"data={catalog.entry(name).name}"])["data"]
     except DataError:
         return compose_train(["data=digits"])["data"] | {"name": name}
+
+
+def _known(name: str, chosen: Sequence[Any]) -> str:
+    """A dataset's own name, whichever of its names was given, or that of one chosen from elsewhere."""
+    try:
+        return catalog.entry(name).name
+    except DataError as error:
+        if name in chosen:
+            return name
+        raise ConfigError(f"by_data.{name}: {error}") from None
 
 
 def _check_keys(given: Mapping[str, Any], base: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> None:

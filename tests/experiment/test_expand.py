@@ -68,6 +68,20 @@ def test_command_line_beats_the_experiment_and_its_scale() -> None:
     assert [(run.config["selection"]["lambda1"], run.config["trainer"]["max_epochs"]) for run in runs] == [(0.3, 2)]
 
 
+def test_settings_by_dataset_go_before_those_of_all_and_behind_the_command_line() -> None:
+    given = ["data=[Yahoo-Arts,digits,nowhere]", "selection=random", "fold=0", "+train.model.lr=0.5"]
+    own = ["+by_data.yahoo-Arts1.model.lr=0.1", "+by_data.nowhere.trainer.max_epochs=7", "+by_data.scene.model.lr=0.2"]
+    runs = expand_grid(compare_config(*given, *own))
+    assert [(run.config["model"]["lr"], run.config["trainer"]["max_epochs"]) for run in runs] == [
+        (0.1, 100),
+        (0.5, 100),
+        (0.5, 7),
+    ]
+    runs = expand_grid(compare_config(*given, *own, "model.lr=0.3"))
+    assert {run.config["model"]["lr"] for run in runs} == {0.3}
+    assert {run.identity["model"] for run in runs} == {"mlp"}
+
+
 def test_a_dataset_may_be_written_as_in_the_paper() -> None:
     runs = expand_grid(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
     assert [run.config["data"]["name"] for run in runs] == ["yahoo-Arts1"]
@@ -87,6 +101,8 @@ def test_the_same_run_is_planned_once() -> None:
         ("selection.window=2.5", ["selection.window=2.5", "whole number"]),
         ("fold=[0,5]", ["data.fold=5", "folds"]),
         ("fold=[]", ["fold=[]", "nothing to run"]),
+        ("+by_data.yeats.model.lr=0.1", ["by_data.yeats", "did you mean yeast?"]),
+        ("+by_data.yeast.model.dropuot=0.1", ["model.dropuot=0.1", "did you mean dropout?"]),
         ("seed=-1", ["seed=-1", "at least 0"]),
         ("trainer.max_epochs=0", ["trainer.max_epochs=0", "at least 1"]),
     ],
