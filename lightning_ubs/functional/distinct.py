@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs.functional.independent import IndependentDraws
+from lightning_ubs.functional.quick import rows_with_repeats
 
 # Batches are made in blocks of about this many cells, so that memory does not grow with the epoch.
 _BLOCK_CELLS = 2**21
@@ -57,8 +58,7 @@ class DistinctBatches:
             return self._merged(_Arrivals(self, count, generator))
         # Without heavy samples, nearly every batch is done after b draws.
         batches = self.light(count * self.size, generator).view(count, self.size)
-        ordered = batches.sort(dim=1).values
-        colliding = (ordered[:, 1:] == ordered[:, :-1]).any(1).nonzero().squeeze(1)
+        colliding = rows_with_repeats(batches)
         if colliding.numel() > 0:
             batches[colliding] = self._merged(_Arrivals(self, batches[colliding], generator))
         return batches
@@ -147,10 +147,10 @@ def _heavy_samples(probabilities: Tensor, size: int) -> tuple[Tensor, float]:
     largest, ids = probabilities.topk(most)
     # Logarithms of sum and sum of squares of all but the k largest, for k = 0 .. most: squares would underflow.
     unit = largest[-1].clamp(min=torch.finfo(largest.dtype).tiny)
-    rest = probabilities.index_fill(0, ids, 0.0) / unit
+    rest = probabilities.index_fill(0, ids, 0.0).div_(unit)
     tail = largest.log().flip(0)
     total = torch.cat([(rest.sum().log() + unit.log()).view(1), tail]).logcumsumexp(0)
-    squares = torch.cat([(rest.square().sum().log() + 2 * unit.log()).view(1), 2 * tail]).logcumsumexp(0)
+    squares = torch.cat([(rest.square_().sum().log() + 2 * unit.log()).view(1), 2 * tail]).logcumsumexp(0)
     collisions = (size * (squares - 2 * total).exp()).nan_to_num(0.0).flip(0)
     rare = collisions <= _COLLISIONS
     rare[-1] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -137,9 +138,10 @@ def weighted_order(probabilities: Tensor, generator: Generator) -> Tensor:
 
 def _checked(probabilities: Tensor, replacement: Replacement, distinct: int) -> Tensor:
     """P relative to its largest, if it can be drawn from."""
-    if not bool(((probabilities >= 0) & probabilities.isfinite()).all()):
+    smallest, largest = torch.stack(probabilities.aminmax()).tolist() if len(probabilities) else (0.0, 0.0)
+    if not 0 <= smallest <= largest < math.inf:
         raise ValueError("probabilities must be finite and not negative; check the weights they come from.")
-    available = int((probabilities > 0).sum())
+    available = int(probabilities.count_nonzero())
     if available == 0:
         raise ValueError("no sample has a positive probability; check the weights they come from.")
     if available < distinct:
@@ -147,5 +149,5 @@ def _checked(probabilities: Tensor, replacement: Replacement, distinct: int) -> 
             f"replacement={replacement!r} needs {distinct} distinct samples, but only {available} have a "
             "positive probability; use smaller batches, fewer of them, or replacement='full'."
         )
-    relative = probabilities / probabilities.max()
-    return torch.where(probabilities > 0, relative.clamp(min=_SMALLEST_SHARE), 0.0)
+    relative = (probabilities / largest).clamp_(min=_SMALLEST_SHARE)
+    return relative if available == len(probabilities) else relative.masked_fill_(probabilities == 0, 0.0)

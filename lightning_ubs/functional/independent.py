@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from lightning_ubs.functional.quick import search_ascending
+
 # Draws are made in blocks of this many, whose random order fits into a processor's cache.
 _BLOCK = 2**21
 
@@ -31,13 +33,15 @@ class IndependentDraws:
 
     def __call__(self, count: int, generator: Generator) -> Tensor:
         """``count`` ids, (count,) int64."""
-        sizes = [min(_BLOCK, count - first) for first in range(0, count, _BLOCK)] or [0]
-        return torch.cat([self._block(size, generator) for size in sizes])
+        ids = torch.empty(count, dtype=torch.int64, device=self._cdf.device)
+        for block in ids.split(_BLOCK):
+            self._fill(block, generator)
+        return ids
 
-    def _block(self, count: int, generator: Generator) -> Tensor:
-        device = self._cdf.device
+    def _fill(self, ids: Tensor, generator: Generator) -> None:
+        count, device = len(ids), ids.device
         gaps = torch.empty(count + 1, dtype=torch.float64, device=device).exponential_(generator=generator)
         ascending = gaps.cumsum(0)
-        ids = torch.searchsorted(self._cdf, ascending[:-1] * (self.total / ascending[-1]), right=True)
+        found = search_ascending(self._cdf, ascending[:-1] * (self.total / ascending[-1]))
         shuffle = torch.randperm(count, generator=generator, device=device)
-        return torch.minimum(ids, self._last).index_select(0, shuffle)
+        torch.index_select(torch.minimum(found, self._last), 0, shuffle, out=ids)

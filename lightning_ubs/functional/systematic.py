@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from lightning_ubs.functional.quick import search_ascending
+
+# Passes over all samples go in blocks of this many, which stay in a processor's cache.
+_BLOCK = 2**18
 # An expected count this close to a whole number, relatively, is that number: P itself is no more precise.
 _ROUNDING = 1e-12
 
@@ -33,59 +37,73 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
     order = torch.randperm(probabilities.numel(), generator=generator, device=probabilities.device)
     counts = _counts(probabilities.index_select(0, order), num_draws, generator)
     batches = max(1, -(-num_draws // batch_size))
+    every = (counts >= batches).nonzero().squeeze(1)
+    if every.numel() == 0:
+        return _dealt(order.repeat_interleave(counts), batch_size, generator)
     # What comes first is dealt to all batches, so samples that need every one of them go first. What a
     # batch must have twice goes last.
-    every = (counts >= batches).nonzero().squeeze(1)
-    some = counts.masked_fill(counts >= batches, 0)
-    copies = torch.cat(
-        [
-            order[every].repeat_interleave(batches),
-            order.repeat_interleave(some),
-            order[every].repeat_interleave(counts[every] - batches),
-        ]
-    )
-    return torch.empty_like(copies).index_copy_(0, _dealt_places(batch_size, num_draws, generator), copies)
+    further = counts[every] - batches
+    copies = [
+        order[every].repeat_interleave(batches),
+        order.repeat_interleave(counts.index_fill_(0, every, 0)),
+        order[every].repeat_interleave(further),
+    ]
+    return _dealt(torch.cat(copies), batch_size, generator)
 
 
 def _counts(probabilities: Tensor, num_draws: int, generator: Generator) -> Tensor:
     """How often each sample comes: whole parts for sure, the rest by equally spaced points with a random start."""
-    expected = probabilities * (num_draws / probabilities.sum())
-    nearest = expected.round()
-    whole = torch.where((expected - nearest).abs() <= _ROUNDING * nearest, nearest, expected.floor())
-    fraction = (expected - whole).clamp(min=0)
-    counts = whole.long()
+    counts, fraction = _expected(probabilities, num_draws / probabilities.sum())
     extra = num_draws - int(counts.sum())
-    candidates = fraction.nonzero().squeeze(1)
-    if extra <= 0 or candidates.numel() == 0:
+    available = int(fraction.count_nonzero())
+    if extra <= 0 or available == 0:
         return counts
+    candidates = None if available == len(counts) else fraction.nonzero().squeeze(1)
+    edges = (fraction if candidates is None else fraction[candidates]).cumsum(0)
     point = torch.arange(extra, device=counts.device)
     start = torch.rand((), dtype=torch.float64, device=counts.device, generator=generator)
-    chosen = torch.searchsorted(fraction[candidates].cumsum(0), start + point, right=True)
+    chosen = search_ascending(edges, start + point)
     # A fraction is below 1, so points 1 apart choose different samples, but for the rounding of the sum.
-    chosen = (chosen - point).cummax(0).values + point
-    chosen = torch.minimum(chosen, candidates.numel() - extra + point)
-    counts[candidates[chosen]] += 1
-    return counts
+    chosen = (chosen - point).cummax(0).values.add_(point)
+    chosen = torch.minimum(chosen, point.add_(available - extra))
+    return counts.index_add_(0, chosen if candidates is None else candidates[chosen], torch.ones_like(chosen))
 
 
-def _dealt_places(batch_size: int, num_draws: int, generator: Generator) -> Tensor:
-    """Where in the epoch each of the copies goes that are dealt to the batches in turn, like cards.
+def _expected(probabilities: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole parts and fractions of the expected numbers of copies."""
+    counts = torch.empty_like(probabilities, dtype=torch.int64)
+    fractions = torch.empty_like(probabilities)
+    for probs, count, fraction in zip(
+        probabilities.split(_BLOCK), counts.split(_BLOCK), fractions.split(_BLOCK), strict=True
+    ):
+        expected = probs * scale
+        nearest = expected.round()
+        whole = torch.where((expected - nearest).abs() <= _ROUNDING * nearest, nearest, expected.floor())
+        count.copy_(whole)
+        fraction.copy_((expected - whole).clamp_(min=0))
+    return counts, fractions
+
+
+def _dealt(copies: Tensor, batch_size: int, generator: Generator) -> Tensor:
+    """The copies, dealt to the batches in turn, like cards, one batch behind the other.
 
     Neighbours among the copies go to different batches. The order of the full batches is random; inside a batch, so is
-    the order of the rounds of dealing, and where it begins.
+    the order of the rounds of dealing, and where it begins. The short batch takes part, last in turn, until it is full.
     """
-    device = generator.device
-    full, short = divmod(num_draws, batch_size)
-    dealt = torch.arange(num_draws, device=device)
-    # The short batch takes part, last in turn, until it is full.
-    early = dealt < short * (full + 1)
-    late = dealt - short * (full + 1)
-    turn = torch.where(early, dealt % (full + 1), late % max(1, full))
-    number = torch.where(early, dealt // (full + 1), short + late // max(1, full))
+    device = copies.device
+    full, short = divmod(len(copies), batch_size)
     rotation = torch.randint(batch_size, (full + 1,), generator=generator, device=device)
-    rounds = torch.randperm(batch_size, generator=generator, device=device)
+    rounds = torch.randperm(batch_size, generator=generator, device=device).repeat(2)
     batch = torch.randperm(full, generator=generator, device=device)
-    batch = torch.cat([batch, batch.new_tensor([full])])
-    last = turn == full
-    place = torch.where(last, (number + rotation[turn]) % max(1, short), rounds[(number + rotation[turn]) % batch_size])
-    return batch[turn] * batch_size + place
+    # In each round every batch gets one copy: rows are rounds, columns are batches.
+    early, late = copies.split([short * (full + 1), (batch_size - short) * full])
+    early, late = early.view(short, full + 1), late.view(batch_size - short, full)
+    numbers = torch.arange(batch_size, device=device).unsqueeze(1)
+    ids = torch.empty_like(copies)
+    step = max(1, _BLOCK // batch_size)
+    for some in (slice(first, min(first + step, full)) for first in range(0, full, step)):
+        places = batch[some] * batch_size + rounds[numbers + rotation[some]]
+        ids.index_copy_(0, places.flatten(), torch.cat([early[:, some], late[:, some]]).flatten())
+    if short > 0:
+        ids[full * batch_size + (numbers[:short, 0] + rotation[full]) % short] = early[:, full]
+    return ids
