@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,7 +31,7 @@ PARTS = {
 
 
 def main() -> int:
-    """Print each number as it is measured, write all of them as JSON, and fail if one is worse than its bound."""
+    """Print and write each number as it is measured, and fail if one is worse than its bound twice in a row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What selection costs, as ratios.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; about a minute")
     parser.add_argument("--only", choices=sorted(PARTS), help="one part instead of all")
@@ -44,15 +45,30 @@ def main() -> int:
     print("| what | median | quartiles | at most | limited by |\n|---|---|---|---|---|", flush=True)
     rows: list[Row] = []
     for part in [args.only] if args.only else PARTS:
-        for row in PARTS[part](args.repeats, args.quick):
-            rows.append(row)
-            print(_line(row), flush=True)
+        found = list(_shown(PARTS[part](args.repeats, args.quick)))
+        if any(row.too_slow for row in found):
+            print(f"measuring {part} again, because noise comes in bursts:", flush=True)
+            again = _shown(PARTS[part](args.repeats, args.quick))
+            found = [min(pair, key=_excess) for pair in zip(found, again, strict=True)]
+        rows += found
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
     args.json.write_text(json.dumps({"quick": args.quick, **machine, "rows": [asdict(row) for row in rows]}, indent=1))
     slow = [row.name for row in rows if row.too_slow]
     if slow:
         print(f"worse than the bound by more than the noise: {'; '.join(slow)}.", file=sys.stderr)
     return 1 if slow else 0
+
+
+def _shown(rows: Iterable[Row]) -> Iterator[Row]:
+    """Each number, printed as it is measured."""
+    for row in rows:
+        print(_line(row), flush=True)
+        yield row
+
+
+def _excess(row: Row) -> float:
+    """How far a number is above its bound."""
+    return 0.0 if row.bound is None else row.low / row.bound
 
 
 def _line(row: Row) -> str:

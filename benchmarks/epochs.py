@@ -226,9 +226,7 @@ def _train(model: str, data: Rows, callbacks: Callbacks, count: int = 3) -> _Tra
             callbacks=[*callbacks(), timed],
         )
         features, labels = data.features.shape[1], data.labels.shape[1]
-        trainer.fit(
-            build_model(model, features, labels), DataLoader(data, BATCH, shuffle=True, collate_fn=lambda rows: rows)
-        )
+        trainer.fit(build_model(model, features, labels), DataLoader(data, BATCH, shuffle=True, collate_fn=_as_it_is))
     epochs = [after - before for before, after in itertools.pairwise(timed.ends)]
     selection = statistics.median(timed.selection[1:]) if timed.selection else 0.0
     return _Trained(statistics.median(epochs[1:]), statistics.median(timed.steps), selection)
@@ -276,4 +274,9 @@ def _appends(labels: int, count: int) -> Callable[[], None]:
 
 def _loaders(seed: int) -> dict[str, DataLoader]:
     data = Rows(YEAST)
-    return {stage: DataLoader(data, BATCH, shuffle=stage == "train") for stage in ("train", "val", "test")}
+    stages = ("train", "val", "test")
+    return {stage: DataLoader(data, BATCH, shuffle=stage == "train", collate_fn=_as_it_is) for stage in stages}
+
+
+def _as_it_is(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return batch

@@ -94,7 +94,7 @@ class Selector:
         self._batches_done = 0
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._usable = torch.empty(0, dtype=torch.bool)
-        self._trained = torch.empty(0, dtype=torch.bool)
+        self._trained: list[bool] = []
 
     def lay_out(self, layout: BatchLayout) -> None:
         """Cut epochs as ``layout`` says."""
@@ -121,7 +121,7 @@ class Selector:
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._epochs.visits(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
-        self._trained = torch.zeros(len(self.plan), dtype=torch.bool)
+        self._trained = [False] * len(self.plan)
         self._batches_done = self.skipped_batches = 0
         return self.plan
 
@@ -153,7 +153,7 @@ class Selector:
 
     def resume_at(self, batch: int) -> None:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
-        self._trained[:batch] = True
+        self._trained[:batch] = [True] * batch
 
     def finish_batch(self, batch: int) -> None:
         """Batch ``batch`` of the plan was trained on."""
@@ -171,7 +171,7 @@ class Selector:
         """Ids of all samples trained on in this epoch so far, with repeats, over all processes."""
         if self.plan is None:
             return torch.empty(0, dtype=torch.int64)
-        return self.plan.ids_of(self._trained)
+        return self.plan.ids_of(torch.tensor(self._trained, dtype=torch.bool))
 
     def first_fault(self) -> tuple[int, int] | None:
         """(batch, sample id) of the first prediction of this epoch that could not be used; waits for the device."""
@@ -186,7 +186,7 @@ class Selector:
         values = {
             "pressure": self.pressure,
             "effective_sample_size": None if probabilities is None else effective_sample_size(probabilities),
-            "distinct_share": len(torch.unique(self.trained_ids())) / max(1, self._layout.num_samples),
+            "distinct_share": self._distinct_share(),
             "mean_uncertainty": None if mean is None else float(mean),
             "correlation_drift": None if self.drift is None else float(self.drift),
             "steps_without_predictions": float(self.skipped_batches) or None,
@@ -248,6 +248,12 @@ class Selector:
         """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
         here, there = plain_arguments(self.strategy), state.get("arguments", {})
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
+
+    def _distinct_share(self) -> float:
+        """Which share of the samples was trained on in this epoch."""
+        n = self._layout.num_samples
+        seen = torch.zeros(n, dtype=torch.bool).index_fill_(0, self.trained_ids(), True)
+        return int(seen.count_nonzero()) / max(1, n)
 
     @property
     def _layout(self) -> BatchLayout:

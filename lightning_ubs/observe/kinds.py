@@ -100,14 +100,13 @@ def to_probabilities(raw: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     (tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]]), tensor([ True, False]))
     """
-    if kind in (Kind.LOGITS, Kind.SOFTMAX):
-        usable = raw.isfinite().all(1)
-        probs = raw.sigmoid() if kind is Kind.LOGITS else raw.softmax(1)
-        if kind is Kind.SOFTMAX:
-            # The logarithm of a vanished probability is no fault, as long as some class has one.
-            usable = (raw < torch.inf).all(1) & raw.isfinite().any(1)
-    else:
-        probs = raw if kind is Kind.PROBS else raw.exp()
-        low, high = probs.aminmax(dim=1)
-        usable = (low >= -TOLERANCE) & (high <= 1 + TOLERANCE)
+    if kind is Kind.LOGITS:
+        # Zero times anything finite is zero, else it is not a number: fewer kernels than to ask each value.
+        return raw.sigmoid().nan_to_num_(nan=0.5), raw.mul(0).sum(1) == 0
+    if kind is Kind.SOFTMAX:
+        # The logarithm of a vanished probability is no fault, as long as some class has one.
+        return raw.softmax(1).nan_to_num_(nan=0.5), (raw < torch.inf).all(1) & raw.isfinite().any(1)
+    probs = raw if kind is Kind.PROBS else raw.exp()
+    low, high = probs.aminmax(dim=1)
+    usable = (low >= -TOLERANCE) & (high <= 1 + TOLERANCE)
     return probs.nan_to_num(nan=0.5).clamp(0, 1), usable

@@ -19,16 +19,32 @@ class DrawCounts:
     """
 
     def __init__(self, num_samples: int) -> None:
-        self.times = torch.zeros(num_samples, dtype=torch.int32)
-        self.last_epoch = torch.full((num_samples,), -1, dtype=torch.int32)
+        self._times = torch.zeros(num_samples, dtype=torch.int32)
+        self._last_epoch = torch.full((num_samples,), -1, dtype=torch.int32)
+        self._waiting: list[Tensor] = []
+        self._epoch = -1
 
     def __len__(self) -> int:
-        return len(self.times)
+        return len(self._times)
+
+    @property
+    def times(self) -> Tensor:
+        """How often each sample was drawn, (n,) int32."""
+        self._settle()
+        return self._times
+
+    @property
+    def last_epoch(self) -> Tensor:
+        """The last epoch that drew each sample, (n,) int32; -1 for none."""
+        self._settle()
+        return self._last_epoch
 
     def add(self, ids: Tensor, epoch: int) -> None:
-        """The samples ``ids`` (b,), with repeats, were trained on in ``epoch``."""
-        self.times.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
-        self.last_epoch[ids] = epoch
+        """The samples ``ids`` (b,), with repeats, were trained on in ``epoch``; they are counted when that is asked."""
+        if epoch != self._epoch:
+            self._settle()
+            self._epoch = epoch
+        self._waiting.append(ids)
 
     def state_dict(self) -> dict[str, Tensor]:
         """A copy: a checkpoint may be written while training goes on."""
@@ -36,5 +52,13 @@ class DrawCounts:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy what :meth:`state_dict` gave."""
-        self.times.copy_(state["times_drawn"])
-        self.last_epoch.copy_(state["last_epoch_drawn"])
+        self._waiting = []
+        self._times.copy_(state["times_drawn"])
+        self._last_epoch.copy_(state["last_epoch_drawn"])
+
+    def _settle(self) -> None:
+        if self._waiting:
+            ids = torch.cat(self._waiting)
+            self._waiting = []
+            self._times.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+            self._last_epoch[ids] = self._epoch

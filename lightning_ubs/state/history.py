@@ -53,9 +53,10 @@ class PredictionHistory:
     def push(self, ids: Tensor, probs: Tensor) -> None:
         """Store predictions (b, q) of the samples ``ids`` (b,), which are distinct but for the spare row."""
         rows = self.shard.rows(ids)
-        visits = self.visits[rows]
-        self.values[rows, visits % self.window] = _encoded(probs, self.values.dtype)
-        self.visits[rows] = visits + 1
+        visits = self.visits.index_select(0, rows)
+        slots = (visits % self.window).add_(rows, alpha=self.window)
+        self.values.view(-1, self.num_labels).index_copy_(0, slots, _encoded(probs, self.values.dtype))
+        self.visits.index_copy_(0, rows, visits.add_(1))
 
     def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Windows of samples first .. last-1 as (rows, T, q) float32, oldest first, and how many are valid."""
