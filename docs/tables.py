@@ -31,15 +31,23 @@ RARE, PLENTY = ("rcv1subset1_aligned", "bibtex", "yahoo-Arts1"), "tmc2007-500"
 BUDGETS = (20, 40, 80)
 LONGEST = BUDGETS[-1]
 
+# Numbers of epochs that experiment=main_table may train, and what a longer training may still gain.
+LENGTHS, CONVERGED = (20, 40, 80, 160), 0.001
+
 Trained = tuple[str, int]
 Folds = dict[int, Run]
+
+
+def stored(name: str) -> Sequence[Run]:
+    """The runs of a store in ``docs/results``."""
+    return load_results(ROOT / "docs" / "results" / name).runs
 
 
 @cache
 def savings() -> dict[str, dict[Trained, Folds]]:
     """Data → (method, epochs) → fold → run, of the folds on which every method has been trained."""
     found: dict[str, dict[Trained, Folds]] = defaultdict(lambda: defaultdict(dict))
-    for run in load_results(ROOT / "docs" / "results" / "savings").runs:
+    for run in stored("savings"):
         found[run.data][run.method.label, run.record.max_epochs or 0][run.unit[0]] = run
     trained = {key for runs in found.values() for key in runs}
     complete = {data: set.intersection(*(set(runs[key]) for key in trained)) for data, runs in found.items()}
@@ -90,15 +98,85 @@ def savings_equal() -> str:
 
 
 def _against_random(method: str, over: Iterable[tuple[dict[Trained, Folds], int]], metric: str) -> str:
-    gain = paired_interval(
+    return _interval(
         [
             run.metrics[metric] - runs["Random", budget][fold].metrics[metric]
             for runs, budget in over
             for fold, run in runs[method, budget].items()
         ]
     )
+
+
+def _interval(gains: Sequence[float]) -> str:
+    """Mean and 95 % interval, bold where it is above 0."""
+    gain = paired_interval(gains)
     words = f"{signed(gain.mean)} ({signed(gain.low)} to {signed(gain.high)})"
     return f"**{words}**" if gain.verdict == "better" else words
+
+
+def drawing() -> str:
+    """Ways of drawing, each set's mean gain over Random, and over the sets."""
+    by_data: dict[str, dict[str, Folds]] = defaultdict(lambda: defaultdict(dict))
+    for run in stored("drawing"):
+        by_data[run.data][run.method.label][run.unit[0]] = run
+    methods = [method for method in next(iter(by_data.values())) if method != "Random"]
+    rows = [[data, *(_gain(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()]
+    for metric, name in (("macro_auc", "mean of the sets"), ("map", "the same, macro average precision")):
+        rows.append([f"**{name}**", *(_over_sets(by_data, method, metric) for method in methods)])
+    return _table(["Macro-AUC against Random", *methods], rows)
+
+
+def _over_sets(by_data: Mapping[str, Mapping[str, Folds]], method: str, metric: str) -> str:
+    """Mean of the sets' mean gains, with an interval over the sets."""
+    means = [
+        float(np.mean([run.metrics[metric] - runs["Random"][fold].metrics[metric] for fold, run in folds.items()]))
+        for runs in by_data.values()
+        for folds in [runs[method]]
+    ]
+    return _interval(means)
+
+
+def chosen_settings() -> dict[str, tuple[float, int]]:
+    """Learning rate and epochs of each set, by Random's validation score on fold 0 alone.
+
+    The rate is that of the best score; the epochs are the fewest of ``LENGTHS`` whose best score lies within
+    ``CONVERGED`` of it.
+    """
+    chosen = {}
+    for data, curves in _validation().items():
+        rate = max(curves, key=lambda rate: curves[rate].max())
+        best = curves[rate].max()
+        lengths = [length for length in LENGTHS if curves[rate][:length].max() >= best - CONVERGED]
+        chosen[data] = rate, lengths[0]
+    return chosen
+
+
+def settings() -> str:
+    """Random's best validation score at each learning rate, and what was chosen by it."""
+    chosen, rates = chosen_settings(), sorted({rate for curves in _validation().values() for rate in curves})
+    rows = []
+    for data, curves in _validation().items():
+        rate, epochs = chosen[data]
+        scores = [f"{curves[one].max():.4f}" if one in curves else "–" for one in rates]
+        rows.append([data, *scores, f"{rate:g}", str(epochs), str(int(curves[rate][:epochs].argmax()) + 1)])
+    head = [
+        "Random, fold 0, validation Macro-AUC",
+        *(f"lr {rate:g}" for rate in rates),
+        "chosen",
+        "epochs",
+        "best epoch",
+    ]
+    return _table(head, rows)
+
+
+@cache
+def _validation() -> dict[str, dict[float, np.ndarray]]:
+    """Data → learning rate → validation Macro-AUC by epoch."""
+    found: dict[str, dict[float, np.ndarray]] = defaultdict(dict)
+    for run in stored("settings"):
+        rate = float(run.record.model.partition("lr=")[2])
+        found[run.data][rate] = np.asarray(run.record.curves[run.record.monitor], dtype=float)
+    return found
 
 
 def epoch_costs() -> str:
@@ -113,6 +191,8 @@ def epoch_costs() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "savings": savings_table,
     "savings_equal": savings_equal,
+    "drawing": drawing,
+    "settings": settings,
     "epoch_costs": epoch_costs,
 }
 

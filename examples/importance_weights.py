@@ -40,8 +40,8 @@ class FocalNet(L.LightningModule):
 if __name__ == "__main__":
     fast = "--fast" in sys.argv
     L.seed_everything(0, verbose=False)
-    # Only "systematic" and "full" draw each sample exactly in proportion to P, as the weights suppose.
-    selection = BatchSelection(UBS(s0=10), warmup_epochs=1, replacement="systematic")
+    # Drawn systematically, the default, each sample comes in proportion to P, as the weights suppose.
+    selection = BatchSelection(UBS(s0=10), warmup_epochs=1)
     quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = L.Trainer(max_epochs=3 if fast else 15, callbacks=[selection], **quiet)
     trainer.fit(FocalNet(selection), datamodule=MultiLabelDataModule("digits", batch_size=32))

@@ -54,9 +54,9 @@ class BatchSelection(SelectionViews, Callback):
             computed from, else the usual places of a batch.
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
         features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
-        replacement: ``"batch"`` draws without repeats inside a batch, ``"none"`` without repeats in an epoch,
-            ``"full"`` with repeats anywhere, ``"systematic"`` each sample as often as P says, rounded up or down; by
-            default what the strategy brings, else ``"batch"``.
+        replacement: ``"systematic"`` draws each sample as often as P says, rounded up or down, ``"batch"`` without
+            repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. By default
+            what the strategy brings, else ``"systematic"``.
         start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
         end_epoch: epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
             the strategy brings, else the last.

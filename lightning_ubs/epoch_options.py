@@ -17,9 +17,9 @@ _EXACT = ("systematic", "full")
 
 
 def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replacement:
-    """How samples are drawn; ``"batch"`` where neither the user nor the strategy says."""
+    """How samples are drawn; ``"systematic"`` where neither the user nor the strategy says."""
     own = strategy.default_replacement
-    replacement: Replacement = given or own or "batch"
+    replacement: Replacement = given or own or "systematic"
     check_replacement(replacement)
     if own is not None and replacement not in _EXACT:
         raise ValueError(

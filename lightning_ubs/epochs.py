@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.functional.quick import rows_with_repeats
 from lightning_ubs.sampling import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
 
@@ -31,25 +32,33 @@ class EpochDraws:
         generator, size = epoch_generator(self.seed, epoch), layout.global_batch_size
         fill = self.fill_last or strategy.fill_last
         if strategy.only_shuffles:
-            ids = self.shuffled(epoch, layout)
+            ids = self.plain(epoch, layout, strategy)
             return fill_last_batch(ids, size, layout.num_samples, generator) if fill else ids
         count = layout.full_draws if fill else layout.num_draws
         return strategy.draw(probabilities, size, count, generator, self.replacement)
 
-    def shuffled(self, epoch: int, layout: BatchLayout) -> Tensor:
+    def plain(self, epoch: int, layout: BatchLayout, strategy: Strategy) -> Tensor:
         """The ids of a plain epoch: a shuffled pass, or the next part of one where epochs are shorter."""
         n, count = layout.num_samples, layout.num_draws
         if layout.epoch_samples is None:
-            return shuffled_pass(n, count, epoch_generator(self.seed, epoch))
+            return self._pass(n, count, epoch, strategy)
         first = epoch * count
         passes = range(first // n, (first + count - 1) // n + 1)
-        ids = torch.cat([shuffled_pass(n, n, epoch_generator(self.seed, number)) for number in passes])
+        ids = torch.cat([self._pass(n, n, number, strategy) for number in passes])
         return ids[first - passes.start * n :][:count]
+
+    def _pass(self, num_samples: int, count: int, number: int, strategy: Strategy) -> Tensor:
+        if strategy.in_file_order:
+            return torch.arange(count)
+        return shuffled_pass(num_samples, count, epoch_generator(self.seed, number))
 
     def visits(self, plan: EpochPlan) -> Tensor:
         """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
         if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
             return plan.ids
         size, spare = plan.layout.global_batch_size, plan.layout.num_samples
-        rows = torch.nn.functional.pad(plan.ids, (0, -len(plan.ids) % size), value=spare).view(-1, size)
+        # What fills the last row is no repeat.
+        rows = torch.cat([plan.ids, spare + torch.arange(-len(plan.ids) % size)]).view(-1, size)
+        if len(rows_with_repeats(rows)) == 0:
+            return plan.ids
         return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]

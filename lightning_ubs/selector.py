@@ -13,6 +13,7 @@ from lightning_ubs.epochs import EpochDraws
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.functional.outlook import distinct_share
 from lightning_ubs.sampling import BatchLayout, EpochPlan
 from lightning_ubs.saved_state import STATE_VERSION, check_state, plain_arguments
 from lightning_ubs.state import DrawCounts
@@ -117,7 +118,7 @@ class Selector:
             assert self.probabilities is not None
             ids = self._epochs.selected(epoch, layout, self.strategy, self.probabilities)
         else:
-            ids = self._epochs.shuffled(epoch, layout)
+            ids = self._epochs.plain(epoch, layout, self.strategy)
         self.plan = EpochPlan(epoch, ids, layout)
         self._batch_ids = self._epochs.visits(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
@@ -127,7 +128,7 @@ class Selector:
 
     def shuffled_plan(self, epoch: int) -> EpochPlan:
         """A plain pass that depends on nothing that was learnt, for readers beside the training."""
-        return EpochPlan(epoch, self._epochs.shuffled(epoch, self._layout), self._layout)
+        return EpochPlan(epoch, self._epochs.plain(epoch, self._layout, self.strategy), self._layout)
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled pass."""
@@ -186,7 +187,7 @@ class Selector:
         values = {
             "pressure": self.pressure,
             "effective_sample_size": None if probabilities is None else effective_sample_size(probabilities),
-            "distinct_share": self._distinct_share(),
+            "distinct_share": distinct_share(self.trained_ids(), self._layout.num_samples),
             "mean_uncertainty": None if mean is None else float(mean),
             "correlation_drift": None if self.drift is None else float(self.drift),
             "steps_without_predictions": float(self.skipped_batches) or None,
@@ -248,12 +249,6 @@ class Selector:
         """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
         here, there = plain_arguments(self.strategy), state.get("arguments", {})
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
-
-    def _distinct_share(self) -> float:
-        """Which share of the samples was trained on in this epoch."""
-        n = self._layout.num_samples
-        seen = torch.zeros(n, dtype=torch.bool).index_fill_(0, self.trained_ids(), True)
-        return int(seen.count_nonzero()) / max(1, n)
 
     @property
     def _layout(self) -> BatchLayout:

@@ -651,7 +651,7 @@ def test_active_bias_without_smoothing_names_it_where_too_few_samples_varied() -
             return super().forward(x) * 0 + wavers
 
     with pytest.raises(SelectionError, match=r"smoothing=0.*smoothing=None"):
-        fit(BatchSelection(ActiveBias(smoothing=0), warmup_epochs=2), Constant(), max_epochs=4)
+        fit(BatchSelection(ActiveBias(smoothing=0), warmup_epochs=2, replacement="batch"), Constant(), max_epochs=4)
 
 
 class Holds(L.LightningModule):

@@ -329,7 +329,7 @@ def test_samples_that_are_never_drawn_are_refused() -> None:
 
 
 @pytest.mark.parametrize("flag", [True, "annealed"])
-@pytest.mark.parametrize("replacement", ["batch", "none", None])
+@pytest.mark.parametrize("replacement", ["batch", "none"])
 def test_weights_need_a_way_of_drawing_whose_mean_is_exact(flag: Any, replacement: Any) -> None:
     with pytest.raises(ValueError, match=r"unbiased=.*use replacement='systematic' or 'full'\.$"):
         BatchSelection(unbiased=flag, replacement=replacement)

@@ -21,6 +21,16 @@ def effective_sample_size(probabilities: Tensor) -> float:
     return 1 / float(probabilities.double().square().sum())
 
 
+def distinct_share(ids: Tensor, num_samples: int) -> float:
+    """Which share of the samples is among ``ids``.
+
+    >>> distinct_share(torch.tensor([0, 2, 0]), 4)
+    0.5
+    """
+    seen = torch.zeros(num_samples, dtype=torch.bool).index_fill_(0, ids, True)
+    return int(seen.count_nonzero()) / max(1, num_samples)
+
+
 def expected_distinct(probabilities: Tensor, batch_size: int, num_draws: int, replacement: Replacement) -> float:
     r"""Expected number of distinct samples in an epoch of m draws.
 

@@ -63,6 +63,8 @@ class Strategy(ABC):
     needs_predictions: ClassVar[bool] = True
     #: Whether epochs are successive parts of shuffled passes, whatever P is.
     only_shuffles: ClassVar[bool] = False
+    #: Whether epochs that are not selected come in the order of the dataset instead of a shuffled one.
+    in_file_order: ClassVar[bool] = False
     #: Whether an epoch holds each sample at most once, whatever P and the callback say.
     draws_each_once: ClassVar[bool] = False
     #: Whether the last batch of a selected epoch is filled, whatever the callback says.

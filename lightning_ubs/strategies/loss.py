@@ -25,7 +25,7 @@ class LossBias(LatestScoreStrategy):
     drawn in proportion to it (``"proportional"``). A sample that was not visited yet counts as the hardest, so that it
     soon is.
 
-    **When to use it.** Many rare labels and too few epochs to learn them, best with ``replacement="systematic"``. It
+    **When to use it.** Many rare labels and too few epochs to learn them. It
     dwells on mislabelled samples, and it costs accuracy where training has converged.
 
     **What it costs.** One number per sample.

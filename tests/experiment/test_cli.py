@@ -180,7 +180,10 @@ def test_tab_completion_knows_commands_groups_and_keys(
     assert said(capsys)[0].rstrip().endswith("-F hydra_bash_completion lightning-ubs")
     for line, words in (
         ("lightning-ubs co", {"compare"}),
-        ("lightning-ubs train selection=active_", {"selection=active_lc", "selection=active_quantized"}),
+        (
+            "lightning-ubs train selection=active_",
+            {f"selection=active_{one}" for one in ("batch", "lc", "quantized")},
+        ),
         ("lightning-ubs compare model=c", {"model=clif"}),
         ("lightning-ubs compare seed=1 job", {"jobs="}),
         ("lightning-ubs data sh", set()),
@@ -251,6 +254,8 @@ EXPERIMENTS = {
     "time": (6, "epoch"),
     "savings": (8, "fewer samples"),
     "drawing": (6, "Random filled"),
+    "settings": (4, "Random"),
+    "notebooks": (10, "Notebook UBS", "model=mlp"),
 }
 
 

@@ -126,8 +126,6 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (InfoBatch, "prune", nan, "between 0 and 1"),
     (InfoBatch, "score", "margin", "'loss' or 'uncertainty'"),
     (BatchSelection, "unbiased", "yes", "True, False or 'annealed'"),
-    (BatchSelection, "unbiased", True, "replacement='systematic' or 'full'"),
-    (BatchSelection, "unbiased", "annealed", "replacement='systematic' or 'full'"),
     (BatchSelection, "warmup_epochs", -1, "at least 0"),
     (BatchSelection, "seed", -1, "at least 0"),
     (BatchSelection, "start_epoch", -2, "at least 0"),

@@ -1,0 +1,45 @@
+"""What the paper's released notebooks select, beside what the paper says; they do not run as published.
+
+Only for `experiment=notebooks`, which asks how much of the paper's gain comes from these differences.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from lightning_ubs.strategies import UBS, Random
+
+
+class NotebookRandom(Random):
+    """The notebooks' baseline: every epoch in the order of the file."""
+
+    in_file_order: ClassVar[bool] = True
+
+
+class NotebookUBS(UBS):
+    """The notebooks' UBS.
+
+    Its label correlation is overwritten with ones, which switches it off; uncertainties are replaced by the centres of
+    their bins; ranks are rounded up; the pressure rises from 1 to ``s0`` instead of falling; warm-up epochs come in the
+    order of the file.
+
+    Args:
+        s0: selection pressure in the last epoch.
+    """
+
+    in_file_order: ClassVar[bool] = True
+
+    def __init__(self, s0: float = 8.0) -> None:
+        super().__init__(s0=s0, correlation=None, quantizer="ceil")
+
+    def block_uncertainty(self, first: int, last: int) -> Tensor:
+        """Centres of the bins of U."""
+        binned = (super().block_uncertainty(first, last) * self.bins).floor_().clamp_(max=self.bins - 1)
+        return binned.add_(0.5).div_(self.bins)
+
+    def pressure_at(self, epoch: int, start: int, end: int) -> float:
+        """Rising from 1 to s0."""
+        falling: float = super().pressure_at(epoch, start, end)
+        return self.s0 / falling
