@@ -17,9 +17,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from lightning_ubs.report.results import Run, load_results
-from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.statistics import competition_ranks, paired_interval
 from lightning_ubs.report.words import signed
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,14 @@ LONGEST = BUDGETS[-1]
 
 # Numbers of epochs that experiment=main_table may train, and what a longer training may still gain.
 LENGTHS, CONVERGED = (20, 40, 80, 160), 0.001
+
+PAPER_SETS = OmegaConf.load(ROOT / "configs" / "experiment" / "paper_table.yaml").grid.data
+METRICS = (
+    ("macro_auc", "Macro-AUC", 1),
+    ("map", "Macro average precision", 1),
+    ("ranking_loss", "Ranking loss", -1),
+    ("hamming_loss", "Hamming loss", -1),
+)
 
 Trained = tuple[str, int]
 Folds = dict[int, Run]
@@ -116,24 +125,63 @@ def _interval(gains: Sequence[float]) -> str:
 
 def drawing() -> str:
     """Ways of drawing, each set's mean gain over Random, and over the sets."""
-    by_data: dict[str, dict[str, Folds]] = defaultdict(lambda: defaultdict(dict))
-    for run in stored("drawing"):
-        by_data[run.data][run.method.label][run.unit[0]] = run
+    by_data = _complete("drawing")
     methods = [method for method in next(iter(by_data.values())) if method != "Random"]
     rows = [[data, *(_gain(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()]
     for metric, name in (("macro_auc", "mean of the sets"), ("map", "the same, macro average precision")):
-        rows.append([f"**{name}**", *(_over_sets(by_data, method, metric) for method in methods)])
+        rows.append([f"**{name}**", *(_interval(_set_gains(by_data, method, metric)) for method in methods)])
     return _table(["Macro-AUC against Random", *methods], rows)
 
 
-def _over_sets(by_data: Mapping[str, Mapping[str, Folds]], method: str, metric: str) -> str:
-    """Mean of the sets' mean gains, with an interval over the sets."""
-    means = [
-        float(np.mean([run.metrics[metric] - runs["Random"][fold].metrics[metric] for fold, run in folds.items()]))
+def main_table() -> str:
+    """Test Macro-AUC of every method on every set, the best in bold."""
+    by_data = _complete("main_table")
+    methods = list(next(iter(by_data.values())))
+    rows = []
+    for data, runs in by_data.items():
+        means = [f"{_auc(runs[method]):.4f}" for method in methods]
+        rows.append([data, str(len(runs["Random"])), *(f"**{one}**" if one == max(means) else one for one in means)])
+    return _table(["Macro-AUC", "folds", *methods], rows)
+
+
+def main_summary() -> str:
+    """Each method against Random over the paper's sets, and its average rank among all."""
+    by_data = {data: runs for data, runs in _complete("main_table").items() if data in PAPER_SETS}
+    methods = list(next(iter(by_data.values())))
+    rows = []
+    for metric, name, sign in METRICS:
+        means = [
+            [float(np.mean([run.metrics[metric] for run in runs[method].values()])) for method in methods]
+            for runs in by_data.values()
+        ]
+        ranks = np.mean([competition_ranks(row, sign > 0) for row in means], axis=0)
+        rows.append([f"{name}: average rank", *(f"{rank:.2f}" for rank in ranks)])
+        gains = (np.array(_set_gains(by_data, method, metric)) * sign for method in methods if method != "Random")
+        rows.append([f"{name}: gain over Random", "–", *(_interval(gain.tolist()) for gain in gains)])
+    return _table([f"{len(by_data)} of the paper's 13 sets", *methods], rows)
+
+
+def _complete(store: str) -> dict[str, dict[str, Folds]]:
+    """Data → method → fold → run, of the folds on which every method has been trained; Random comes first."""
+    found: dict[str, dict[str, Folds]] = defaultdict(lambda: defaultdict(dict))
+    for run in stored(store):
+        found[run.data][run.method.label][run.unit[0]] = run
+    methods = sorted({method for runs in found.values() for method in runs}, key=lambda method: method != "Random")
+    complete = {data: set.intersection(*(set(runs[method]) for method in methods)) for data, runs in found.items()}
+    return {
+        data: {method: {fold: runs[method][fold] for fold in sorted(complete[data])} for method in methods}
+        for data, runs in found.items()
+        if complete[data]
+    }
+
+
+def _set_gains(by_data: Mapping[str, Mapping[str, Folds]], method: str, metric: str) -> list[float]:
+    """The mean gain over Random on each set."""
+    return [
+        float(np.mean([runs[method][fold].metrics[metric] - base.metrics[metric] for fold, base in folds.items()]))
         for runs in by_data.values()
-        for folds in [runs[method]]
+        for folds in [runs["Random"]]
     ]
-    return _interval(means)
 
 
 def chosen_settings() -> dict[str, tuple[float, int]]:
@@ -192,6 +240,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "savings": savings_table,
     "savings_equal": savings_equal,
     "drawing": drawing,
+    "main_table": main_table,
+    "main_summary": main_summary,
     "settings": settings,
     "epoch_costs": epoch_costs,
 }

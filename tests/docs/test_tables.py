@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 pytest.importorskip("scipy")
 
@@ -76,3 +77,11 @@ def test_the_decision_on_the_default_way_of_drawing_is_what_its_store_says() -> 
         assert f"{words}{aside}{signed(gain.low)} to {signed(gain.high)}" in text
     assert gain.mean > 0, "at least as good"
     assert BatchSelection().replacement == "systematic"
+
+
+def test_the_main_table_is_trained_with_the_settings_that_were_chosen_on_random_alone() -> None:
+    assert {run.method.label for run in tables.stored("settings")} == {"Random"}
+    config = OmegaConf.load(ROOT / "configs" / "experiment" / "main_table.yaml")
+    chosen = tables.chosen_settings()
+    for data in config.grid.data:
+        assert (config.by_data[data].model.lr, config.by_data[data].trainer.max_epochs) == chosen[data], data

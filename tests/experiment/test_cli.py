@@ -255,6 +255,7 @@ EXPERIMENTS = {
     "savings": (8, "fewer samples"),
     "drawing": (6, "Random filled"),
     "settings": (4, "Random"),
+    "main_table": (3, "UBS batch", "selection=[random,ubs_batch,ubs]"),
     "notebooks": (10, "Notebook UBS", "model=mlp"),
 }
 

@@ -171,10 +171,11 @@ SIZES = {
     "savings": 4 * 8 * 3,
     "drawing": 8 * 6,
     "settings": 18 * 4,
+    "main_table": 16 * 7,
     "notebooks": 4 * 2 * 5 * 2,
 }
 FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0]}
-EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}}
+EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 # How the paper's own experiments draw.
 PAPER = ("paper_table", "ablation", "lambda_sensitivity", "grid_s0_T", "convergence", "correlation_drift", "time")
 
