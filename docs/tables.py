@@ -166,7 +166,8 @@ def _complete(store: str) -> dict[str, dict[str, Folds]]:
     found: dict[str, dict[str, Folds]] = defaultdict(lambda: defaultdict(dict))
     for run in stored(store):
         found[run.data][run.method.label][run.unit[0]] = run
-    methods = sorted({method for runs in found.values() for method in runs}, key=lambda method: method != "Random")
+    named = dict.fromkeys(method for runs in found.values() for method in runs)
+    methods = sorted(named, key=lambda method: method != "Random")
     complete = {data: set.intersection(*(set(runs[method]) for method in methods)) for data, runs in found.items()}
     return {
         data: {method: {fold: runs[method][fold] for fold in sorted(complete[data])} for method in methods}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,28 +14,13 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.functional.outlook import distinct_share
+from lightning_ubs.learning import LearningQueue, Predictions, Reading
 from lightning_ubs.sampling import BatchLayout, EpochPlan
 from lightning_ubs.saved_state import STATE_VERSION, check_state, plain_arguments
 from lightning_ubs.state import DrawCounts
 from lightning_ubs.strategies import Strategy
 
 Share = Callable[[Tensor], Tensor]
-
-
-class Predictions(Protocol):
-    """What a step showed of a global batch, in the order of its planned ids."""
-
-    @property
-    def probs(self) -> Tensor:
-        """(b, q) probabilities."""
-
-    @property
-    def usable(self) -> Tensor:
-        """(b,) whether a row holds numbers."""
-
-    @property
-    def targets(self) -> Tensor | None:
-        """(b, q) true labels, if the strategy reads them."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +57,7 @@ class Selector:
         self.strategy = strategy
         self.compact = compact
         self._epochs = EpochDraws(seed, replacement, fill_last)
+        self._queue = LearningQueue(self.learn)
         self.forget()
 
     @property
@@ -96,6 +82,7 @@ class Selector:
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._usable = torch.empty(0, dtype=torch.bool)
         self._trained: list[bool] = []
+        self._queue.clear()
 
     def lay_out(self, layout: BatchLayout) -> None:
         """Cut epochs as ``layout`` says."""
@@ -105,6 +92,7 @@ class Selector:
 
     def drop_plan(self) -> None:
         """Make the plan of the current epoch anew when it is next asked for."""
+        self.settle()
         self.plan = None
 
     def prepare(self, epoch: int, share: Share) -> EpochPlan:
@@ -112,6 +100,7 @@ class Selector:
         layout = self._layout
         if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
             return self.plan
+        self.settle()
         if not self.is_measured(epoch):
             self._measure(epoch, share)
         if self.selects(epoch):
@@ -135,6 +124,15 @@ class Selector:
         if self.strategy.ends_plain and epoch >= self.schedule.end:
             return False
         return epoch >= self.schedule.start or not self.strategy.warms_up
+
+    def learn_later(self, batch: int, reading: Reading) -> None:
+        """Let the strategy learn batch ``batch`` with some others."""
+        self.check_labels(reading.raw)
+        self._queue.add(batch, reading)
+
+    def settle(self) -> None:
+        """Learn what waits; whoever reads what the strategy remembers asks for this first."""
+        self._queue.settle()
 
     def learn(self, batch: int, seen: Predictions) -> None:
         """Give the predictions of global batch ``batch`` to the strategy; does not wait for the device."""
@@ -176,6 +174,7 @@ class Selector:
 
     def first_fault(self) -> tuple[int, int] | None:
         """(batch, sample id) of the first prediction of this epoch that could not be used; waits for the device."""
+        self.settle()
         if self.plan is None or bool(self._usable.all()):
             return None
         place = int(self._usable.int().argmin())
@@ -197,6 +196,7 @@ class Selector:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and scalars from which selection resumes exactly (or, if compact, validly)."""
+        self.settle()
         strategy = self.strategy.compact_state_dict() if self.compact else self.strategy.state_dict()
         state = {
             "version": STATE_VERSION,
@@ -220,6 +220,7 @@ class Selector:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
+        self._queue.clear()
         self._epochs.seed = state["seed"]
         self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]

@@ -15,7 +15,7 @@ from lightning_ubs._lightning import current_batch, fetched_batch, fetches_in_st
 from lightning_ubs.epoch_options import Unbiased
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
-from lightning_ubs.observe import DatasetLabels, IdVerification, Observation, RowScaling, StepObserver
+from lightning_ubs.observe import DatasetLabels, IdVerification, RowScaling, StepObserver
 from lightning_ubs.sample_weights import SampleWeights
 from lightning_ubs.sampling import EpochPlan
 from lightning_ubs.selector import Selector
@@ -62,7 +62,8 @@ class TrainingSteps:
         self._announced = False
 
     def end_fit(self) -> None:
-        """Keep nothing of the fit, and leave its module as it was found."""
+        """Learn what is left, keep nothing else of the fit, and leave its module as it was found."""
+        self._selector.settle()
         self.observer.detach()
         self._verification.begin(None)
         self._scaling.stop()
@@ -116,12 +117,21 @@ class TrainingSteps:
         else:
             session.check_one_fetch(k)
             if self._reads_steps and not skips_backward(session.trainer):
-                seen = self.observer.observe(session.plan, k, module, outputs, batch)
-                if self._refresh is None:
-                    self._selector.learn(k, seen)
-                self._announce(seen)
+                self._read(session.plan, k, module, outputs, batch)
             self._selector.finish_batch(k)
         self.observer.drop_step()
+
+    def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
+        """Read what the step predicted; the first one is learnt at once, to tell what is read."""
+        reading = self.observer.read(plan, k, module, outputs, batch)
+        if self._announced:
+            self._selector.learn_later(k, reading)
+            return
+        seen = reading.observe()
+        if self._refresh is None:
+            self._selector.learn(k, seen)
+        self._announced = True
+        rank_zero_info(self.observer.announcement(self._strategy, seen, self._selector.compact))
 
     def check_epoch(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
@@ -174,11 +184,6 @@ class TrainingSteps:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs_predictions or self._strategy.needs_labels:
             self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
-
-    def _announce(self, seen: Observation) -> None:
-        if not self._announced:
-            self._announced = True
-            rank_zero_info(self.observer.announcement(self._strategy, seen, self._selector.compact))
 
     def _own(self, batch: Any) -> Any:
         """The batch of the loader that is selected from."""

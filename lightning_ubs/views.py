@@ -46,8 +46,16 @@ class SelectionViews:
         """
         measured = self.strategy.measured
         if measured.uncertainty is None and measured.weights is not None:
+            self.settle()
             return self.strategy.current_uncertainty()
         return measured.uncertainty
+
+    def settle(self) -> None:
+        """Let the strategy learn what all steps so far have shown: it learns several of them together.
+
+        Everything here does so by itself. Call it before you read :attr:`strategy` in the middle of an epoch.
+        """
+        self._selector.settle()
 
     @property
     def kept_ids(self) -> range:

@@ -252,6 +252,7 @@ class Recorder(Callback):
         if selection.plan is not None:
             counts = torch.bincount(selection.trained_ids, minlength=selection.strategy.num_samples)
             self.times_selected = self.times_selected + counts if self.times_selected.numel() else counts
+        selection.settle()
         told, kept = selection.strategy.sample_columns(), selection.kept_ids
         if "mean_uncertainty" in told and "fluctuation" in told:
             uncertainty, fluctuation = (

@@ -28,6 +28,14 @@ class Observation(NamedTuple):
     targets: Tensor | None
 
 
+class Reading(NamedTuple):
+    """Raw predictions of a global batch, copied, because a step may use their memory again."""
+
+    raw: Tensor
+    targets: Tensor | None
+    observe: Callable[[], Observation]
+
+
 class StepObserver:
     """Reads the predictions (and true labels) of a step and gathers them from all processes.
 
@@ -101,14 +109,18 @@ class StepObserver:
         """The step showed nothing that is wanted: keep nothing of it."""
         self._source.forget_step()
 
-    def observe(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Observation:
-        """Read batch ``k`` of the plan; waits for the device only where values must tell what they hold, and once."""
-        sizes = plan.rank_sizes(k)
-        rows = sizes[plan.layout.rank]
+    def read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Reading:
+        """Read batch ``k`` of the plan on all processes."""
+        rows = plan.rank_size(k)
         raw = self._source.read(module, outputs, batch, rows, lambda: self._label_count(module, outputs, batch))
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
         self.drop_step()
-        return self._completed(raw, targets, plan, k, self._settled_kind)
+        raw, targets = _gathered(raw.clone(), None if targets is None else targets.clone(), plan, k)
+        return Reading(raw, targets, lambda: self._completed(raw, targets, self._settled_kind))
+
+    def observe(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Observation:
+        """Read batch ``k`` of the plan; waits for the device only where values must tell what they hold, and once."""
+        return self.read(plan, k, module, outputs, batch).observe()
 
     def _settled_kind(self, raw: Tensor) -> Kind:
         if self._source.kind is None:
@@ -141,7 +153,7 @@ class StepObserver:
         targets = None
         if self._needs_targets:
             targets = in_shape(self._find_targets(module, None, batch, matrices[0]), matrices[0])
-        seen = [self._completed(one, targets, plan, k, self._evaluated_kind) for one in matrices]
+        seen = [self._completed(*_gathered(one, targets, plan, k), self._evaluated_kind) for one in matrices]
         usable = torch.stack([one.usable for one in seen]).all(0)
         if not bool(usable.all()):
             raise SelectionError(
@@ -156,16 +168,8 @@ class StepObserver:
             self._evaluated = kind_by_values(raw, "an evaluation pass")
         return self._evaluated
 
-    def _completed(
-        self, raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int, kind_of: Callable[[Tensor], Kind]
-    ) -> Observation:
-        """What all processes together predicted in batch ``k``, as probabilities."""
-        sizes = plan.rank_sizes(k)
-        if len(sizes) > 1:
-            # A short last batch may repeat samples so that no process goes without; the repeats come last.
-            size = len(plan.global_batch(k))
-            raw = gather_rows(raw, sizes)[:size]
-            targets = None if targets is None else gather_rows(targets, sizes)[:size]
+    def _completed(self, raw: Tensor, targets: Tensor | None, kind_of: Callable[[Tensor], Kind]) -> Observation:
+        """What all processes together predicted, as probabilities."""
         kind = kind_of(raw)
         # Probabilities are float64, which MPS does not have.
         device = self._device or (torch.device("cpu") if raw.device.type == "mps" else raw.device)
@@ -208,3 +212,13 @@ class StepObserver:
         if found.ndim == 2:
             return found.shape[1]
         return 1 if found.is_floating_point() else None
+
+
+def _gathered(raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int) -> tuple[Tensor, Tensor | None]:
+    """Predictions and labels of batch ``k`` from all processes."""
+    sizes = plan.rank_sizes(k)
+    if len(sizes) == 1:
+        return raw, targets
+    # A short last batch may repeat samples so that no process goes without; the repeats come last.
+    size = len(plan.global_batch(k))
+    return gather_rows(raw, sizes)[:size], None if targets is None else gather_rows(targets, sizes)[:size]
