@@ -78,7 +78,7 @@ def drawing_rows(repeats: int, quick: bool) -> Iterator[Row]:
     for name, probs, replacement, at_most in (
         ("batch", skewed, "batch", bound),
         ("batch, one sample with a tenth of P", heavy, "batch", None),
-        ("systematic", skewed, "systematic", None),
+        ("systematic", skewed, "systematic", bound),
         ("full", skewed, "full", None),
         ("none", skewed, "none", None),
     ):

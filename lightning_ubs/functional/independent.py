@@ -34,7 +34,7 @@ class IndependentDraws:
     def __call__(self, count: int, generator: Generator) -> Tensor:
         """``count`` ids, (count,) int64."""
         ids = torch.empty(count, dtype=torch.int64, device=self._cdf.device)
-        for block in ids.split(_BLOCK):
+        for block in torch.split(ids, _BLOCK):
             self._fill(block, generator)
         return ids
 

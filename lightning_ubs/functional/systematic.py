@@ -74,7 +74,7 @@ def _expected(probabilities: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     counts = torch.empty_like(probabilities, dtype=torch.int64)
     fractions = torch.empty_like(probabilities)
     for probs, count, fraction in zip(
-        probabilities.split(_BLOCK), counts.split(_BLOCK), fractions.split(_BLOCK), strict=True
+        *(torch.split(values, _BLOCK) for values in (probabilities, counts, fractions)), strict=True
     ):
         expected = probs * scale
         nearest = expected.round()
@@ -96,8 +96,8 @@ def _dealt(copies: Tensor, batch_size: int, generator: Generator) -> Tensor:
     rounds = torch.randperm(batch_size, generator=generator, device=device).repeat(2)
     batch = torch.randperm(full, generator=generator, device=device)
     # In each round every batch gets one copy: rows are rounds, columns are batches.
-    early, late = copies.split([short * (full + 1), (batch_size - short) * full])
-    early, late = early.view(short, full + 1), late.view(batch_size - short, full)
+    dealt_early = short * (full + 1)
+    early, late = copies[:dealt_early].view(short, full + 1), copies[dealt_early:].view(batch_size - short, full)
     numbers = torch.arange(batch_size, device=device).unsqueeze(1)
     ids = torch.empty_like(copies)
     step = max(1, _BLOCK // batch_size)

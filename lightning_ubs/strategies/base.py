@@ -123,7 +123,7 @@ class Strategy(ABC):
         self.measured = Measurement()
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
-        """Learn what the model predicted; runs after every step and must not wait for the device.
+        """Learn what the model predicted; runs for every step, in order, and must not wait for the device.
 
         Args:
             ids: (b,) sample ids, distinct except for ``num_samples``: that id marks a row to forget, so tensors
