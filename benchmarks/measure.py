@@ -37,9 +37,13 @@ class Row:
     limit: str
 
     @property
-    def too_slow(self) -> bool:
-        """Worse than the bound by more than the noise: even the lower quartile is above it."""
-        return self.bound is not None and self.low > self.bound
+    def missed(self) -> bool:
+        """Worse than the bound by more than the noise of one run: even the lower quartile is above it."""
+        return self.is_above(0.0)
+
+    def is_above(self, tolerance: float) -> bool:
+        """Whether even the lower quartile is above the bound by this share of it, such as 0.1."""
+        return self.bound is not None and self.low > self.bound * (1 + tolerance)
 
 
 def ratio(name: str, work: Work, beside: Work, repeats: int, bound: float | None = None, limit: str = "") -> Row:
