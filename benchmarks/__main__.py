@@ -36,7 +36,7 @@ PARTS = {
 def main() -> int:
     """Print and write each number as it is measured, and fail if one is worse than its bound twice in a row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What selection costs, as ratios.")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; about a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; about five minutes")
     parser.add_argument("--only", choices=sorted(PARTS), help="one part instead of all")
     parser.add_argument("--repeats", type=int, default=5, help="alternating repeats of each ratio, at least 5")
     parser.add_argument("--threads", type=int, default=1, help="1 counts processor time, more the clock's")
