@@ -32,7 +32,6 @@ class Reading(NamedTuple):
     """Raw predictions of a global batch, copied, because a step may use their memory again."""
 
     raw: Tensor
-    targets: Tensor | None
     observe: Callable[[], Observation]
 
 
@@ -116,7 +115,7 @@ class StepObserver:
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
         self.drop_step()
         raw, targets = _gathered(raw.clone(), None if targets is None else targets.clone(), plan, k)
-        return Reading(raw, targets, lambda: self._completed(raw, targets, self._settled_kind))
+        return Reading(raw, lambda: self._completed(raw, targets, self._settled_kind))
 
     def observe(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Observation:
         """Read batch ``k`` of the plan; waits for the device only where values must tell what they hold, and once."""
