@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,41 +12,41 @@ _BATCHES, _CELLS = 32, 2**20
 
 
 class Predictions(Protocol):
-    """What a step showed of a global batch, in the order of its planned ids."""
+    """What steps showed of global batches that follow each other, in the order of their planned ids."""
 
     @property
     def probs(self) -> Tensor:
-        """(b, q) probabilities."""
+        """(rows, q) probabilities."""
 
     @property
     def usable(self) -> Tensor:
-        """(b,) whether a row holds numbers."""
+        """(rows,) whether a row holds numbers."""
 
     @property
     def targets(self) -> Tensor | None:
-        """(b, q) true labels, if the strategy reads them."""
+        """(rows, q) true labels, if the strategy reads them."""
 
 
 class Reading(Protocol):
-    """Predictions that are still to be made probabilities."""
+    """Predictions of a global batch that are still to be made probabilities."""
 
     @property
     def raw(self) -> Tensor:
         """(b, q) as they came."""
 
     @property
-    def observe(self) -> Callable[[], Predictions]:
-        """Gives the probabilities."""
+    def observe(self) -> Callable[[Sequence[Any]], Predictions]:
+        """Gives the probabilities of several such readings, one behind the other."""
 
 
 class LearningQueue:
     """Batches that wait to be learnt.
 
     A training step empties the caches, so that a few small kernels after each step take many times as long as in a row.
-    Batches are learnt one by one in their order, so that it makes no difference when.
+    The strategy learns batches one by one in their order, so that it makes no difference when.
 
     Args:
-        learn: takes the number of a batch and its predictions.
+        learn: takes the number of the first of some batches that follow each other, and their predictions.
     """
 
     def __init__(self, learn: Callable[[int, Predictions], None]) -> None:
@@ -54,7 +54,9 @@ class LearningQueue:
         self._waiting: list[tuple[int, Reading]] = []
 
     def add(self, batch: int, reading: Reading) -> None:
-        """Let a batch wait, until there are enough."""
+        """Let a batch wait, until there are enough, or one is left out."""
+        if self._waiting and batch != self._waiting[-1][0] + 1:
+            self.settle()
         self._waiting.append((batch, reading))
         if len(self._waiting) >= _BATCHES or len(self._waiting) * reading.raw.numel() >= _CELLS:
             self.settle()
@@ -62,8 +64,9 @@ class LearningQueue:
     def settle(self) -> None:
         """Learn all that wait."""
         waiting, self._waiting = self._waiting, []
-        for batch, reading in waiting:
-            self._learn(batch, reading.observe())
+        if waiting:
+            batches, readings = zip(*waiting, strict=True)
+            self._learn(batches[0], readings[0].observe(readings))
 
     def clear(self) -> None:
         """Forget all that wait."""

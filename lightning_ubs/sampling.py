@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -46,12 +47,12 @@ class BatchLayout:
     rank: int = 0
     epoch_samples: int | None = None
 
-    @property
+    @cached_property
     def global_batch_size(self) -> int:
         """Samples that all processes together take in a step."""
         return min(self.batch_size * self.world_size, self.num_samples)
 
-    @property
+    @cached_property
     def num_batches(self) -> int:
         """Batches in an epoch, the same for every epoch and process."""
         whole, rest = divmod(self._samples, self.batch_size * self.world_size)
@@ -105,10 +106,10 @@ class EpochPlan:
 
     def global_batch(self, batch: int) -> Tensor:
         """Ids of batch ``batch`` over all processes."""
-        if not -len(self) <= batch < len(self):
-            raise IndexError(f"batch {batch} is not in a plan of {len(self)} batches.")
-        size = self.layout.global_batch_size
-        first = batch % len(self) * size
+        size, count = self.layout.global_batch_size, len(self)
+        if not -count <= batch < count:
+            raise IndexError(f"batch {batch} is not in a plan of {count} batches.")
+        first = batch % count * size
         return self.ids[first : first + size]
 
     def rank_batch(self, batch: int, rank: int) -> Tensor:
@@ -122,14 +123,16 @@ class EpochPlan:
 
     def rank_sizes(self, batch: int) -> list[int]:
         """Samples of batch ``batch`` on each process."""
-        world = self.layout.world_size
-        size = self.layout.global_batch_size
-        share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
-        return [share + (rank < rest) for rank in range(world)]
+        return [self._size(batch, rank) for rank in range(self.layout.world_size)]
 
     def rank_size(self, batch: int) -> int:
         """Samples of batch ``batch`` on this process."""
-        return self.rank_sizes(batch)[self.layout.rank]
+        return self._size(batch, self.layout.rank)
+
+    def _size(self, batch: int, rank: int) -> int:
+        size, world = self.layout.global_batch_size, self.layout.world_size
+        share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
+        return share + (rank < rest)
 
     def ids_of(self, batches: Tensor) -> Tensor:
         """Ids, over all processes, of the batches where the (batches,) mask is true."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -135,16 +136,21 @@ class Selector:
         self._queue.settle()
 
     def learn(self, batch: int, seen: Predictions) -> None:
-        """Give the predictions of global batch ``batch`` to the strategy; does not wait for the device."""
+        """Give the predictions of global batch ``batch``, and of those that follow it, to the strategy, one by one.
+
+        Does not wait for the device.
+        """
         plan, probs = self._planned, seen.probs
         self.check_labels(probs)
         if self._batch_ids.device != probs.device:
             self._batch_ids, self._usable = self._batch_ids.to(probs.device), self._usable.to(probs.device)
-        first = batch * plan.layout.global_batch_size
-        rows = slice(first, first + len(probs))
+        size = plan.layout.global_batch_size
+        rows = slice(batch * size, batch * size + len(probs))
         self._usable[rows] = seen.usable
         ids = torch.where(seen.usable, self._batch_ids[rows], plan.layout.num_samples)
-        self.strategy.update(ids, probs, seen.targets)
+        targets = repeat(None) if seen.targets is None else torch.split(seen.targets, size)
+        for of_batch in zip(torch.split(ids, size), torch.split(probs, size), targets, strict=False):
+            self.strategy.update(*of_batch)
 
     def is_measured(self, epoch: int) -> bool:
         """Whether the probabilities of ``epoch`` are known."""
@@ -170,6 +176,8 @@ class Selector:
         """Ids of all samples trained on in this epoch so far, with repeats, over all processes."""
         if self.plan is None:
             return torch.empty(0, dtype=torch.int64)
+        if all(self._trained):
+            return self.plan.ids
         return self.plan.ids_of(torch.tensor(self._trained, dtype=torch.bool))
 
     def first_fault(self) -> tuple[int, int] | None:

@@ -127,7 +127,7 @@ class TrainingSteps:
         if self._announced:
             self._selector.learn_later(k, reading)
             return
-        seen = reading.observe()
+        seen = reading.observe([reading])
         if self._refresh is None:
             self._selector.learn(k, seen)
         self._announced = True

@@ -11,6 +11,7 @@ from tiny_training import N, Q, Tiny, fit, loader, trainer
 from torch import Tensor
 
 from lightning_ubs import UBS, BatchSelection, HardImbalance, LossBias, learning
+from lightning_ubs.observe.kinds import Kind, to_probabilities
 
 
 def of_a_training(strategy: Any = UBS, module: type[Tiny] = Tiny, **options: Any) -> dict[str, Any]:
@@ -104,3 +105,29 @@ def test_large_predictions_are_not_held_back(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(learning.LearningQueue, "add", counted)
     of_a_training()
     assert set(waiting) == {0}
+
+
+def test_batches_around_one_that_is_left_out_are_credited_to_their_own_samples() -> None:
+    class Skips(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx == 2 else super().training_step(batch, batch_idx)
+
+    torch.manual_seed(0)
+    module, selection = Skips(), BatchSelection(UBS(), warmup_epochs=9)
+    trainer(selection, max_epochs=3).fit(module, loader())
+    window, counts = selection.strategy.memory.rows(0, N)  # type: ignore[attr-defined]
+    for i, known in enumerate(module.histories(3)):
+        assert counts[i] == len(known)
+        torch.testing.assert_close(window[i, len(window[i]) - len(known) :], torch.tensor(known).view(-1, Q))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_what_predictions_become_does_not_depend_on_which_batches_come_together(kind: Kind) -> None:
+    generator = torch.Generator().manual_seed(0)
+    raw = [torch.randn(rows, 5, generator=generator) * 4 for rows in (7, 9, 1, 6)]
+    if kind is Kind.PROBS:
+        raw = [one.sigmoid() for one in raw]
+    alone = [to_probabilities(one, kind) for one in raw]
+    probs, usable = to_probabilities(torch.cat(raw), kind, [len(one) for one in raw])
+    assert torch.equal(probs, torch.cat([of_one for of_one, _ in alone]))
+    assert torch.equal(usable, torch.cat([of_one for _, of_one in alone]))

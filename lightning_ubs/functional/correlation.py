@@ -98,9 +98,11 @@ def _mutual_information(pair: PairCounts, n: int, xlogx: _XLogX) -> Tensor:
     left = down.unsqueeze(1) - joint.sum(0)  # the left-out bin of the row's label: (k, rows, columns)
     right = up.unsqueeze(2) - joint.sum(1)  # that of the column's label: (k, rows, columns)
     corner = down_rest.unsqueeze(0) - right.sum(0)  # both: (rows, columns)
-    together = xlogx(joint).flatten(0, 1).sum(0) + xlogx(left).sum(0) + xlogx(right).sum(0) + xlogx(corner)
-    alone_up = xlogx(up).sum(0) + xlogx(up_rest)
-    alone_down = xlogx(down).sum(0) + xlogx(down_rest)
+    joint, left, right, corner, up, up_rest, down, down_rest = xlogx(
+        joint.flatten(0, 1), left, right, corner, up, up_rest, down, down_rest
+    )
+    together = joint.sum(0) + left.sum(0) + right.sum(0) + corner
+    alone_up, alone_down = up.sum(0) + up_rest, down.sum(0) + down_rest
     information = (together - alone_up.unsqueeze(1) - alone_down.unsqueeze(0)) / n + math.log(n)
     return information.clamp(min=0)
 
@@ -112,12 +114,18 @@ class _XLogX:
         self._n = n
         self._table: Tensor | None = None
 
-    def __call__(self, counts: Tensor) -> Tensor:
+    def __call__(self, *tables: Tensor) -> list[Tensor]:
+        """Of each table, in as few kernels as of one."""
+        counts = torch.cat([table.flatten() for table in tables])
+        parts = torch.split(self._of(counts), [table.numel() for table in tables])
+        return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]
+
+    def _of(self, counts: Tensor) -> Tensor:
         if self._n >= min(_TABLE, 4 * counts.numel()):
             return _xlogx(counts.double())
         if self._table is None:
             self._table = _xlogx(torch.arange(self._n + 1, dtype=torch.float64, device=counts.device))
-        return self._table.index_select(0, counts.int().flatten()).view(counts.shape)
+        return self._table.index_select(0, counts.int())
 
 
 def _xlogx(counts: Tensor) -> Tensor:

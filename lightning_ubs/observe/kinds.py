@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -91,10 +93,16 @@ def kind_by_values(raw: Tensor, where: str) -> Kind:
     )
 
 
-def to_probabilities(raw: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Probabilities (b, q), and which rows (b,) can be used; the others hold some number in [0, 1].
+def to_probabilities(raw: Tensor, kind: Kind, sizes: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Probabilities (rows, q), and which rows (rows,) can be used; the others hold some number in [0, 1].
 
     Nothing here waits for the device.
+
+    Args:
+        raw: (rows, q) predictions of one batch, or of several one behind the other.
+        kind: what they hold.
+        sizes: rows of each batch. The last bits of a sigmoid depend on where its values lie among others, so they
+            are taken batch by batch: which batches come together then changes no bit.
 
     >>> to_probabilities(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), Kind.LOGITS)
     (tensor([[0.5000, 0.5000],
@@ -102,11 +110,18 @@ def to_probabilities(raw: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     """
     if kind is Kind.LOGITS:
         # Zero times anything finite is zero, else it is not a number: fewer kernels than to ask each value.
-        return raw.sigmoid().nan_to_num_(nan=0.5), raw.mul(0).sum(1) == 0
+        return _by_batch(torch.sigmoid, raw, sizes).nan_to_num_(nan=0.5), raw.mul(0).sum(1) == 0
     if kind is Kind.SOFTMAX:
         # The logarithm of a vanished probability is no fault, as long as some class has one.
-        return raw.softmax(1).nan_to_num_(nan=0.5), (raw < torch.inf).all(1) & raw.isfinite().any(1)
-    probs = raw if kind is Kind.PROBS else raw.exp()
+        probs = _by_batch(partial(torch.softmax, dim=1), raw, sizes).nan_to_num_(nan=0.5)
+        return probs, (raw < torch.inf).all(1) & raw.isfinite().any(1)
+    probs = raw if kind is Kind.PROBS else _by_batch(torch.exp, raw, sizes)
     low, high = probs.aminmax(dim=1)
     usable = (low >= -TOLERANCE) & (high <= 1 + TOLERANCE)
     return probs.nan_to_num(nan=0.5).clamp(0, 1), usable
+
+
+def _by_batch(function: Callable[[Tensor], Tensor], raw: Tensor, sizes: Sequence[int] | None) -> Tensor:
+    if sizes is None or len(sizes) == 1:
+        return function(raw)
+    return torch.cat([function(batch) for batch in torch.split(raw, list(sizes))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from lightning_ubs.strategies import Strategy
 
 
 class Observation(NamedTuple):
-    """Predictions of a global batch, in the order of its planned ids."""
+    """Predictions of global batches, in the order of their planned ids."""
 
     probs: Tensor
     usable: Tensor
@@ -29,10 +29,11 @@ class Observation(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Raw predictions of a global batch, copied, because a step may use their memory again."""
+    """Raw predictions of a global batch, copied, because a step may use their memory again, and its true labels."""
 
     raw: Tensor
-    observe: Callable[[], Observation]
+    targets: Tensor | None
+    observe: Callable[[Sequence[Reading]], Observation]
 
 
 class StepObserver:
@@ -113,13 +114,15 @@ class StepObserver:
         rows = plan.rank_size(k)
         raw = self._source.read(module, outputs, batch, rows, lambda: self._label_count(module, outputs, batch))
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
-        self.drop_step()
         raw, targets = _gathered(raw.clone(), None if targets is None else targets.clone(), plan, k)
-        return Reading(raw, lambda: self._completed(raw, targets, self._settled_kind))
+        return Reading(raw, targets, self.observe)
 
-    def observe(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Observation:
-        """Read batch ``k`` of the plan; waits for the device only where values must tell what they hold, and once."""
-        return self.read(plan, k, module, outputs, batch).observe()
+    def observe(self, readings: Sequence[Reading]) -> Observation:
+        """Probabilities of batches, one behind the other.
+
+        Waits for the device only where values must tell what they hold, and once.
+        """
+        return self._completed([one.raw for one in readings], [one.targets for one in readings], self._settled_kind)
 
     def _settled_kind(self, raw: Tensor) -> Kind:
         if self._source.kind is None:
@@ -152,7 +155,8 @@ class StepObserver:
         targets = None
         if self._needs_targets:
             targets = in_shape(self._find_targets(module, None, batch, matrices[0]), matrices[0])
-        seen = [self._completed(*_gathered(one, targets, plan, k), self._evaluated_kind) for one in matrices]
+        gathered = [_gathered(one, targets, plan, k) for one in matrices]
+        seen = [self._completed([one], [labels], self._evaluated_kind) for one, labels in gathered]
         usable = torch.stack([one.usable for one in seen]).all(0)
         if not bool(usable.all()):
             raise SelectionError(
@@ -167,13 +171,16 @@ class StepObserver:
             self._evaluated = kind_by_values(raw, "an evaluation pass")
         return self._evaluated
 
-    def _completed(self, raw: Tensor, targets: Tensor | None, kind_of: Callable[[Tensor], Kind]) -> Observation:
-        """What all processes together predicted, as probabilities."""
-        kind = kind_of(raw)
+    def _completed(
+        self, raw: Sequence[Tensor], targets: Sequence[Tensor | None], kind_of: Callable[[Tensor], Kind]
+    ) -> Observation:
+        """What all processes together predicted in some batches, as probabilities."""
+        kind, found_on = kind_of(raw[0]), raw[0].device
         # Probabilities are float64, which MPS does not have.
-        device = self._device or (torch.device("cpu") if raw.device.type == "mps" else raw.device)
-        probs, usable = to_probabilities(raw.to(device), kind)
-        return Observation(probs, usable, None if targets is None else targets.to(device))
+        device = self._device or (torch.device("cpu") if found_on.type == "mps" else found_on)
+        probs, usable = to_probabilities(_joined(raw).to(device), kind, [len(one) for one in raw])
+        known = [one for one in targets if one is not None]
+        return Observation(probs, usable, _joined(known).to(device) if len(known) == len(targets) else None)
 
     def announcement(self, strategy: Strategy, observation: Observation, compact: bool = False) -> str:
         """One sentence for the user: what is read, from where, as what, and the memory that it takes."""
@@ -213,11 +220,15 @@ class StepObserver:
         return 1 if found.is_floating_point() else None
 
 
+def _joined(batches: Sequence[Tensor]) -> Tensor:
+    return batches[0] if len(batches) == 1 else torch.cat(list(batches))
+
+
 def _gathered(raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int) -> tuple[Tensor, Tensor | None]:
     """Predictions and labels of batch ``k`` from all processes."""
-    sizes = plan.rank_sizes(k)
-    if len(sizes) == 1:
+    if plan.layout.world_size == 1:
         return raw, targets
+    sizes = plan.rank_sizes(k)
     # A short last batch may repeat samples so that no process goes without; the repeats come last.
     size = len(plan.global_batch(k))
     return gather_rows(raw, sizes)[:size], None if targets is None else gather_rows(targets, sizes)[:size]

@@ -182,29 +182,37 @@ class PredictionSource:
         """What is at the place in this step."""
         many: list[Found | None] = []
         if place.source == "function":
-            many, missing = [self._call(module, outputs, batch, first)], "returned no tensor"
+            many = [self._call(module, outputs, batch, first)]
         elif place.source == "returned":
-            keys = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else []
-            many = [find(outputs[place.name])] if place.name in keys else []
-            missing = f"is not there: training_step returned no tensor under that key, only {keys}"
+            if isinstance(outputs, Mapping) and place.name in outputs:
+                many = [find(outputs[place.name])]
         elif place.source == "module":
             target = submodule(module, place.name)
             seen = [seen for seen in self._watch.seen if seen.module is target and not seen.is_step_result]
             many = [_part(one.found, place.part) for one in seen]
-            missing = "was not called in training_step or gave no tensor"
-        else:
-            term, heads = self.loss.term, ", ".join(self.loss.heads)
-            many = [] if term is None else [Found(term.predictions, term.kind)]
-            missing = f"was not found in this step's loss{f', only {heads}' if heads else ''}"
+        elif self.loss.term is not None:
+            many = [Found(self.loss.term.predictions, self.loss.term.kind)]
         found = [one for one in many if one is not None]
         if not found:
-            raise SelectionError(f"no predictions: {place} {missing}; {WAYS_OUT}.")
+            raise SelectionError(f"no predictions: {place} {self._missing(place, outputs)}; {WAYS_OUT}.")
         if len(found) > 1:
             # In several processes Lightning calls training_step through forward, so the loss is seen there too.
             found = [one for one in found if one.tensor.ndim > 0]
         if len(found) > 1:
             raise SelectionError(f"{place} gave predictions {len(found)} times in this step, not once; {WAYS_OUT}.")
         return found[0]
+
+    def _missing(self, place: Place, outputs: Any) -> str:
+        """Why there is nothing at the place in this step."""
+        if place.source == "function":
+            return "returned no tensor"
+        if place.source == "returned":
+            keys = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else []
+            return f"is not there: training_step returned no tensor under that key, only {keys}"
+        if place.source == "module":
+            return "was not called in training_step or gave no tensor"
+        heads = ", ".join(self.loss.heads)
+        return f"was not found in this step's loss{f', only {heads}' if heads else ''}"
 
     def _call(self, module: LightningModule, outputs: Any, batch: Any, first: bool) -> Found | None:
         """Call the user's function, which runs after the optimiser step; the first time, its use of weights is seen."""

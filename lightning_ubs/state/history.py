@@ -66,8 +66,10 @@ class PredictionHistory:
         """Windows of the samples ``ids`` as (b, T, q) float32, oldest first, and how many are valid."""
         rows = self.shard.rows(ids)
         visits = self.visits[rows]
-        order = (visits.unsqueeze(1) + torch.arange(self.window, device=visits.device)) % self.window
-        slots = order + self.window * rows.unsqueeze(1)
+        steps = torch.arange(self.window, device=visits.device)
+        # By where the oldest one stands; looked up, because a remainder takes long.
+        orders = (steps.unsqueeze(1) + steps) % self.window
+        slots = orders.index_select(0, visits % self.window) + self.window * rows.unsqueeze(1)
         window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 

@@ -195,7 +195,7 @@ def observer(targets: Any = None, kind: str | None = None, needs_targets: bool =
 def observed(watching: StepObserver, module: Module, loss: Loss, outputs: Any = None, batch: Any = None) -> Observation:
     watching.start_step()
     watching.before_backward(module, loss(module), B)
-    return watching.observe(PLAN, 0, module, outputs, batch)
+    return watching.observe([watching.read(PLAN, 0, module, outputs, batch)])
 
 
 def test_targets_are_read_from_the_loss_also_where_predictions_are_returned_and_only_if_wanted() -> None:
@@ -235,7 +235,9 @@ def test_predictions_and_targets_stay_where_they_are_or_go_where_they_are_wanted
     module, watching = Module(), StepObserver("logits", None, "logits", wanted, needs_targets=True)
     watching.attach(module)
     batch = (X.to(found_on), Y.to(found_on))
-    probs, usable, targets = watching.observe(PLAN, 0, module, {"logits": X[:, :Q].to(found_on)}, batch)
+    probs, usable, targets = watching.observe(
+        [watching.read(PLAN, 0, module, {"logits": X[:, :Q].to(found_on)}, batch)]
+    )
     assert targets is not None
     assert {part.device.type for part in (probs, usable, targets)} == {"meta"}
     assert probs.shape == targets.shape == (B, Q)
@@ -303,7 +305,7 @@ def observe_half(rank: int, folder: Path, wanted: bool) -> Observation:
     own = plan[0]
     module, watching = Module(), observer(needs_targets=wanted)
     watching.attach(module)
-    seen = watching.observe(plan, 0, module, {"logits": X[own, :Q]}, (X[own], Y[own]))
+    seen = watching.observe([watching.read(plan, 0, module, {"logits": X[own, :Q]}, (X[own], Y[own]))])
     dist.destroy_process_group()
     return seen
 
