@@ -101,7 +101,7 @@ def epoch_rows(repeats: int, quick: bool) -> Iterator[Row]:
         return
     rounds = max(repeats, 9)
     yield _epochs("UBS epoch / plain, CLIF, yahoo-Arts' shape", "clif", arts, _with(UBS), _plain, rounds, None, fixed)
-    yield _own_share("1 + UBS's own clock / epoch, CLIF", "clif", arts, rounds, 1.02, fixed)
+    yield _own_share("1 + UBS's own clock / epoch, CLIF", UBS, "clif", arts, rounds, 1.02, fixed)
     yield _epochs(
         "half an epoch / a whole one, UBS, CLIF",
         "clif",
@@ -115,11 +115,19 @@ def epoch_rows(repeats: int, quick: bool) -> Iterator[Row]:
 
 
 def strategy_rows(repeats: int, quick: bool) -> Iterator[Row]:
-    """An epoch with each other strategy against plain Lightning."""
-    arts, fixed = Rows(ARTS), "what the strategy remembers and draws"
+    """An epoch with each other strategy against plain Lightning; with CLIF, where noise is larger, by its own clock."""
+    arts, yeast, fixed = Rows(ARTS), Rows(YEAST), "what the strategy remembers and draws"
     for kind in _OTHERS[:1] if quick else _OTHERS:
-        name = f"{kind.__name__} epoch / plain, MLP, yahoo-Arts' shape"
-        yield _epochs(name, "mlp", arts, _with(kind), _plain, repeats, None, fixed)
+        name = kind.__name__
+        yield _epochs(
+            f"{name} epoch / plain, MLP, yahoo-Arts' shape", "mlp", arts, _with(kind), _plain, repeats, None, fixed
+        )
+        if quick:
+            return
+        yield _epochs(
+            f"{name} epoch / plain, MLP, yeast's size", "mlp", yeast, _with(kind), _plain, repeats, None, fixed
+        )
+        yield _own_share(f"1 + {name}'s own clock / epoch, CLIF", kind, "clif", arts, repeats, None, fixed)
 
 
 def step_rows(repeats: int, quick: bool) -> Iterator[Row]:
@@ -194,10 +202,12 @@ def _epochs(
     return summary(name, ratios, bound, limit)
 
 
-def _own_share(name: str, model: str, data: Rows, repeats: int, bound: float, limit: str) -> Row:
+def _own_share(
+    name: str, kind: Callable[[], object], model: str, data: Rows, repeats: int, bound: float | None, limit: str
+) -> Row:
     shares = []
     for _ in range(repeats):
-        trained = _train(model, data, _with(UBS))
+        trained = _train(model, data, _with(kind))
         shares.append(1 + trained.selection / trained.epoch)
     return summary(name, shares, bound, limit)
 

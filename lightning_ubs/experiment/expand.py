@@ -43,8 +43,8 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}
     fixed = dict(leaves(config["train"]))
     by_data = {_known(name, grid["data"]): dict(leaves(settings)) for name, settings in config["by_data"].items()}
-    swept = {key: _many(values, f"sweep.{key}") for key, values in leaves(config["sweep"])}
-    for given in ({**fixed, **swept}, *by_data.values()):
+    sweeps = _sweeps(config)
+    for given in (fixed, *sweeps, *by_data.values()):
         _check_keys(given, base, groups)
     runs: dict[str, ConfiguredRun] = {}
     checked: set[str] = set()
@@ -58,7 +58,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
         defaults = copy.deepcopy(run)
         for key, value in {**fixed, **by_data.get(_known(data, grid["data"]), {})}.items():
             assign(run, key, value)
-        for values in _combinations(run, swept):
+        for swept, values in [(sweep, values) for sweep in sweeps for values in _combinations(run, sweep)]:
             planned = copy.deepcopy(run)
             for key, value in values.items():
                 assign(planned, key, value)
@@ -71,6 +71,15 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
             runs.setdefault(done.key, done)
     _check_files(runs.values())
     return list(runs.values())
+
+
+def _sweeps(config: Mapping[str, Any]) -> list[dict[str, list[Any]]]:
+    """Values of each sweep by key: ``sweep`` alone, or each of ``sweeps`` with what ``sweep`` says besides."""
+    common = dict(leaves(config["sweep"]))
+    return [
+        {key: _many(values, f"sweep.{key}") for key, values in {**dict(leaves(one)), **common}.items()}
+        for one in config["sweeps"] or [{}]
+    ]
 
 
 def _units(grid: Mapping[str, list[Any]], data: Mapping[Any, Any]) -> Iterator[tuple[Any, ...]]:

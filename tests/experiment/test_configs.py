@@ -171,11 +171,17 @@ SIZES = {
     "savings": 4 * 8 * 3,
     "drawing": 8 * 6,
     "settings": 18 * 4,
-    "main_table": 16 * 7,
+    "main_table": 17 * 7,
     "notebooks": 4 * 2 * 5 * 2,
+    "paper_models": 4 * 3 * 7,
+    "three_times": 2 * 3 * 7,
+    "text_sets": 3 * 3,
+    "ablation_mlp": 5 * 9,
+    "sensitivity": 5 * (1 + 4 + 6 + 2 + 3 + 2 + 3 + 2),
 }
 FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0]}
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
+EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
 # How the paper's own experiments draw.
 PAPER = ("paper_table", "ablation", "lambda_sensitivity", "grid_s0_T", "convergence", "correlation_drift", "time")
 

@@ -57,6 +57,15 @@ def test_a_single_value_is_set_without_a_name() -> None:
     assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.identity["label"]) == (64, [8, 8], "UBS")
 
 
+def test_several_sweeps_change_one_setting_after_the_other() -> None:
+    sweeps = "sweeps=[{},{selection:{lambda1:[0.2,0.4]}},{selection:{window:[3,5]},model:{lr:[0.1]}}]"
+    runs = expand_grid(compare_config("selection=[random,ubs]", sweeps, "trainer.max_epochs=7", "fold=0"))
+    labels = [run.identity["label"] for run in runs]
+    assert labels == ["Random", "Random", "UBS", "UBS λ1=0.2", "UBS λ1=0.4", "UBS T=3", "UBS T=5"]
+    assert [run.config["model"]["lr"] for run in runs] == [0.003, 0.1, 0.003, 0.003, 0.003, 0.1, 0.1]
+    assert {run.config["trainer"]["max_epochs"] for run in runs} == {7}
+
+
 def test_swept_model_values_become_models_of_their_own() -> None:
     runs = expand_grid(compare_config("selection=ubs", "model.lr=0.1,0.01", "fold=0"))
     assert [run.identity["model"] for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
