@@ -12,16 +12,15 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
+from method_tables import METHOD_TABLES, gains_by_set
+from stored_results import Folds, complete, gains, interval, mean, plus_minus, stored, table
 
-from lightning_ubs.report.results import Run, load_results
-from lightning_ubs.report.statistics import competition_ranks, paired_interval
-from lightning_ubs.report.words import signed
+from lightning_ubs.report.results import Run
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
@@ -35,21 +34,7 @@ LONGEST = BUDGETS[-1]
 # Numbers of epochs that experiment=main_table may train, and what a longer training may still gain.
 LENGTHS, CONVERGED = (20, 40, 80, 160), 0.001
 
-PAPER_SETS = OmegaConf.load(ROOT / "configs" / "experiment" / "paper_table.yaml").grid.data
-METRICS = (
-    ("macro_auc", "Macro-AUC", 1),
-    ("map", "Macro average precision", 1),
-    ("ranking_loss", "Ranking loss", -1),
-    ("hamming_loss", "Hamming loss", -1),
-)
-
 Trained = tuple[str, int]
-Folds = dict[int, Run]
-
-
-def stored(name: str) -> Sequence[Run]:
-    """The runs of a store in ``docs/results``."""
-    return load_results(ROOT / "docs" / "results" / name).runs
 
 
 @cache
@@ -75,9 +60,9 @@ def savings_table() -> str:
         head = [f"{data}, {_folds(base)}", "samples", *(f"{budget} epochs" for budget in BUDGETS)]
         rows = []
         for method in dict.fromkeys(method for method, _ in runs):
-            cells = [f"{_auc(runs[method, budget]):.4f} ({_gain(runs[method, budget], base)})" for budget in BUDGETS]
+            cells = [f"{mean(runs[method, budget]):.4f} ({_gain(runs[method, budget], base)})" for budget in BUDGETS]
             rows.append([method, f"{_cost(runs[method, LONGEST], base):.2f}", *cells])
-        parts.append(_table(head, rows))
+        parts.append(table(head, rows))
     return "\n\n".join(parts)
 
 
@@ -103,86 +88,17 @@ def savings_equal() -> str:
         "macro average precision",
         f"plenty of samples ({folds} pairs): Macro-AUC",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _against_random(method: str, over: Iterable[tuple[dict[Trained, Folds], int]], metric: str) -> str:
-    return _interval(
-        [
-            run.metrics[metric] - runs["Random", budget][fold].metrics[metric]
-            for runs, budget in over
-            for fold, run in runs[method, budget].items()
-        ]
-    )
-
-
-def _interval(gains: Sequence[float]) -> str:
-    """Mean and 95 % interval, bold where it is above 0."""
-    gain = paired_interval(gains)
-    words = f"{signed(gain.mean)} ({signed(gain.low)} to {signed(gain.high)})"
-    return f"**{words}**" if gain.verdict == "better" else words
+    pairs = ((runs[method, budget], runs["Random", budget]) for runs, budget in over)
+    return interval([gain for runs, base in pairs for gain in gains(runs, base, metric)])
 
 
 def drawing() -> str:
     """Ways of drawing, each set's mean gain over Random, and over the sets."""
-    by_data = _complete("drawing")
-    methods = [method for method in next(iter(by_data.values())) if method != "Random"]
-    rows = [[data, *(_gain(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()]
-    for metric, name in (("macro_auc", "mean of the sets"), ("map", "the same, macro average precision")):
-        rows.append([f"**{name}**", *(_interval(_set_gains(by_data, method, metric)) for method in methods)])
-    return _table(["Macro-AUC against Random", *methods], rows)
-
-
-def main_table() -> str:
-    """Test Macro-AUC of every method on every set, the best in bold."""
-    by_data = _complete("main_table")
-    methods = list(next(iter(by_data.values())))
-    rows = []
-    for data, runs in by_data.items():
-        means = [f"{_auc(runs[method]):.4f}" for method in methods]
-        rows.append([data, str(len(runs["Random"])), *(f"**{one}**" if one == max(means) else one for one in means)])
-    return _table(["Macro-AUC", "folds", *methods], rows)
-
-
-def main_summary() -> str:
-    """Each method against Random over the paper's sets, and its average rank among all."""
-    by_data = {data: runs for data, runs in _complete("main_table").items() if data in PAPER_SETS}
-    methods = list(next(iter(by_data.values())))
-    rows = []
-    for metric, name, sign in METRICS:
-        means = [
-            [float(np.mean([run.metrics[metric] for run in runs[method].values()])) for method in methods]
-            for runs in by_data.values()
-        ]
-        ranks = np.mean([competition_ranks(row, sign > 0) for row in means], axis=0)
-        rows.append([f"{name}: average rank", *(f"{rank:.2f}" for rank in ranks)])
-        gains = (np.array(_set_gains(by_data, method, metric)) * sign for method in methods if method != "Random")
-        rows.append([f"{name}: gain over Random", "–", *(_interval(gain.tolist()) for gain in gains)])
-    return _table([f"{len(by_data)} of the paper's 13 sets", *methods], rows)
-
-
-def _complete(store: str) -> dict[str, dict[str, Folds]]:
-    """Data → method → fold → run, of the folds on which every method has been trained; Random comes first."""
-    found: dict[str, dict[str, Folds]] = defaultdict(lambda: defaultdict(dict))
-    for run in stored(store):
-        found[run.data][run.method.label][run.unit[0]] = run
-    named = dict.fromkeys(method for runs in found.values() for method in runs)
-    methods = sorted(named, key=lambda method: method != "Random")
-    complete = {data: set.intersection(*(set(runs[method]) for method in methods)) for data, runs in found.items()}
-    return {
-        data: {method: {fold: runs[method][fold] for fold in sorted(complete[data])} for method in methods}
-        for data, runs in found.items()
-        if complete[data]
-    }
-
-
-def _set_gains(by_data: Mapping[str, Mapping[str, Folds]], method: str, metric: str) -> list[float]:
-    """The mean gain over Random on each set."""
-    return [
-        float(np.mean([runs[method][fold].metrics[metric] - base.metrics[metric] for fold, base in folds.items()]))
-        for runs in by_data.values()
-        for folds in [runs["Random"]]
-    ]
+    return gains_by_set(complete(stored("drawing")))
 
 
 def chosen_settings() -> dict[str, tuple[float, int]]:
@@ -215,7 +131,7 @@ def settings() -> str:
         "epochs",
         "best epoch",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 @cache
@@ -231,7 +147,7 @@ def _validation() -> dict[str, dict[float, np.ndarray]]:
 def epoch_costs() -> str:
     """What an epoch with selection takes."""
     rows = json.loads((ROOT / "docs" / "results" / "epoch_cost.json").read_text())["rows"]
-    return _table(
+    return table(
         ["processor seconds", "median", "quartiles"],
         [[row["name"], f"{row['value']:.2f}", f"{row['low']:.2f} – {row['high']:.2f}"] for row in rows],
     )
@@ -241,10 +157,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "savings": savings_table,
     "savings_equal": savings_equal,
     "drawing": drawing,
-    "main_table": main_table,
-    "main_summary": main_summary,
     "settings": settings,
     "epoch_costs": epoch_costs,
+    **METHOD_TABLES,
 }
 
 
@@ -268,16 +183,9 @@ def main() -> str | None:
     return None
 
 
-def _auc(runs: Folds) -> float:
-    return float(np.mean([run.metrics["macro_auc"] for run in runs.values()]))
-
-
 def _gain(runs: Folds, base: Folds) -> str:
     """Mean difference over the folds, with its 95 % interval if there are several."""
-    gain = paired_interval([runs[fold].metrics["macro_auc"] - base[fold].metrics["macro_auc"] for fold in base])
-    if runs is base:
-        return "–"
-    return signed(gain.mean) + (f" ± {(gain.high - gain.low) / 2:.4f}" if gain.pairs > 1 else "")
+    return "–" if runs is base else plus_minus(gains(runs, base))
 
 
 def _cost(runs: Folds, base: Folds) -> float:
@@ -293,11 +201,6 @@ def _samples(run: Run) -> int:
 
 def _folds(runs: Folds) -> str:
     return f"{len(runs)} fold{'s' * (len(runs) > 1)}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

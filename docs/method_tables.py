@@ -1,0 +1,225 @@
+"""Tables that compare the methods: on the paper's sets, with its models, part by part and setting by setting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from omegaconf import OmegaConf
+from stored_results import (
+    ByMethod,
+    Folds,
+    bold_best,
+    complete,
+    gains,
+    interval,
+    mean,
+    plus_minus,
+    set_gains,
+    stored,
+    table,
+)
+
+from lightning_ubs.report.speed import epochs_to
+from lightning_ubs.report.statistics import competition_ranks, exact_wilcoxon, holm
+
+CONFIGS = Path(__file__).parents[1] / "configs" / "experiment"
+PAPER_SETS = tuple(OmegaConf.load(CONFIGS / "paper_table.yaml").grid.data)
+METRICS = (
+    ("macro_auc", "Macro-AUC", 1),
+    ("map", "Macro average precision", 1),
+    ("ranking_loss", "Ranking loss", -1),
+    ("hamming_loss", "Hamming loss", -1),
+)
+# As published, and repaired.
+REPAIRED = {
+    "rcv1subset1": "rcv1subset1_aligned",
+    "rcv1subset2": "rcv1subset2_aligned",
+    "rcv1subset3": "rcv1subset3_aligned",
+    "LLOG-F": "langlog",
+}
+
+# Method and weight decay: what is compared in experiment=notebooks. The released baseline has no weight decay.
+Trained = tuple[str, float]
+RELEASED: Trained = ("Notebook Random", 0.0)
+SHUFFLED: Trained = ("Random", 1e-4)
+NOTEBOOKS: dict[str, tuple[Trained, Trained]] = {
+    "released UBS − released Random": (("Notebook UBS", 1e-4), RELEASED),
+    "UBS batch − released Random": (("UBS batch", 1e-4), RELEASED),
+    "Random − released Random": (SHUFFLED, RELEASED),
+    "UBS batch − Random": (("UBS batch", 1e-4), SHUFFLED),
+    "released UBS − Random": (("Notebook UBS", 1e-4), SHUFFLED),
+    "Random filled − Random": (("Random filled", 1e-4), SHUFFLED),
+}
+
+
+def main_table() -> str:
+    """Test Macro-AUC of every method on every set, the best in bold."""
+    by_data = complete(stored("main_table"))
+    methods = list(next(iter(by_data.values())))
+    rows = [
+        [data, str(len(runs["Random"])), *bold_best([mean(runs[method]) for method in methods])]
+        for data, runs in by_data.items()
+    ]
+    return table(["Macro-AUC", "folds", *methods], rows)
+
+
+def main_summary() -> str:
+    """Each method against Random over the paper's sets, and its average rank among all."""
+    by_data = {data: runs for data, runs in complete(stored("main_table")).items() if data in PAPER_SETS}
+    methods = list(next(iter(by_data.values())))
+    rows = []
+    for metric, name, sign in METRICS:
+        means = np.array([[mean(runs[method], metric) for method in methods] for runs in by_data.values()])
+        ranks = np.mean([competition_ranks(row, sign > 0) for row in means], axis=0)
+        rows.append([f"{name}: average rank", *(f"{rank:.2f}" for rank in ranks)])
+        gain = (np.array(set_gains(by_data, method, metric)) * sign for method in methods if method != "Random")
+        rows.append([f"{name}: gain over Random", "–", *(interval(one.tolist()) for one in gain)])
+        p = holm([exact_wilcoxon(means[:, column], means[:, 0]) for column in range(1, len(methods))])
+        rows.append([f"{name}: Wilcoxon's p, Holm", "–", *(f"{one:.3f}" for one in p)])
+    return table([f"{len(by_data)} of the paper's 13 sets", *methods], rows)
+
+
+def convergence() -> str:
+    """Epochs to the best validation score of Random on the same fold: median and range of the folds that reach it."""
+    by_data = complete(stored("main_table"))
+    methods = list(next(iter(by_data.values())))
+    rows = [
+        [data, *(_epochs_needed(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()
+    ]
+    reached = [_reached(by_data, method) for method in methods]
+    rows.append(["**folds that reach it**", *(f"{sum(one)} of {len(one)}" for one in reached)])
+    cost = [_epoch_cost(by_data, method) for method in methods]
+    rows.append(["**seconds of an epoch, against Random**", *(f"{one:.2f}" for one in cost)])
+    return table(["epochs to Random's best", *methods], rows)
+
+
+def defects() -> str:
+    """UBS against Random on the defective sets and on their repaired forms."""
+    by_data = complete(stored("main_table"))
+    rows = []
+    for data in [name for pair in REPAIRED.items() for name in pair]:
+        if data in by_data:
+            runs = by_data[data]
+            gain = (plus_minus(gains(runs[method], runs["Random"])) for method in ("UBS batch", "UBS"))
+            kind = "as published" if data in REPAIRED else "repaired"
+            rows.append([f"{data} ({kind})", f"{mean(runs['Random']):.4f}", *gain])
+    return table(["Macro-AUC", "Random", "UBS batch − Random", "UBS − Random"], rows)
+
+
+def ablation() -> str:
+    """What each part is worth: the gain over Random by set."""
+    return gains_by_set(complete(stored("ablation_mlp")))
+
+
+def gains_by_set(by_data: dict[str, ByMethod]) -> str:
+    """Each set's mean gain over Random, and that over the sets."""
+    methods = [method for method in next(iter(by_data.values())) if method != "Random"]
+    rows = [
+        [data, *(plus_minus(gains(runs[method], runs["Random"])) for method in methods)]
+        for data, runs in by_data.items()
+    ]
+    for metric, name in (("macro_auc", "mean of the sets"), ("map", "the same, macro average precision")):
+        rows.append([f"**{name}**", *(interval(set_gains(by_data, method, metric)) for method in methods)])
+    return table(["Macro-AUC against Random", *methods], rows)
+
+
+def sensitivity() -> str:
+    """Each setting of UBS against Random and against the defaults, over the sets."""
+    random = [run for run in stored("ablation_mlp") if run.method.label == "Random"]
+    by_data = complete([*random, *stored("sensitivity")])
+    rows = []
+    for method in next(iter(by_data.values())):
+        if method != "Random":
+            default = "–" if method == "UBS" else interval(set_gains(by_data, method, base="UBS"))
+            rows.append([method, *(interval(set_gains(by_data, method, one)) for one in ("macro_auc", "map")), default])
+    return table(["setting", "Macro-AUC − Random", "macro average precision − Random", "Macro-AUC − UBS"], rows)
+
+
+def notebooks() -> str:
+    """How large "the gain" is against the released notebooks' baseline, and what it consists of."""
+    runs: dict[str, dict[str, dict[Trained, Folds]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for run in stored("notebooks"):
+        model, _, decay = run.record.model.partition(" weight_decay=")
+        runs[model][run.data][run.method.label, float(decay)][run.unit[0]] = run
+    rows = []
+    for model, by_data in runs.items():
+        cells = [
+            [gains(found[ours], found[theirs]) for ours, theirs in NOTEBOOKS.values()] for found in by_data.values()
+        ]
+        rows += [[f"{model}, {data}", *map(plus_minus, row)] for data, row in zip(by_data, cells, strict=True)]
+        means = np.array([[np.mean(cell) for cell in row] for row in cells])
+        rows.append([f"**{model}, mean of the sets**", *(interval(column.tolist()) for column in means.T)])
+    return table(["Macro-AUC", *NOTEBOOKS], rows)
+
+
+def paper_models() -> str:
+    """Test Macro-AUC of every method with the paper's models."""
+    return _by_model("paper_models")
+
+
+def three_times() -> str:
+    """The same with three times the epochs."""
+    return _by_model("three_times")
+
+
+def text_sets() -> str:
+    """CLIF on texts."""
+    return _by_model("text_sets")
+
+
+def _by_model(store: str) -> str:
+    found = []
+    for model in dict.fromkeys(run.record.model for run in stored(store)):
+        for data, runs in complete([run for run in stored(store) if run.record.model == model]).items():
+            found.append((model, data, runs))
+    if not found:
+        return "Not run yet."
+    methods = list(found[0][2])
+    rows = []
+    for model, data, runs in found:
+        last = np.mean([run.record.best_epoch == (run.record.max_epochs or 0) - 1 for run in runs["Random"].values()])
+        cells = bold_best([mean(runs[method]) for method in methods])
+        rows.append([f"{model}, {data}", str(len(runs["Random"])), f"{last:.0%}", *cells])
+    gain = [
+        "–",
+        *(interval([float(np.mean(gains(runs[one], runs["Random"]))) for _, _, runs in found]) for one in methods[1:]),
+    ]
+    rows.append(["**gain over Random, mean of the rows**", "", "", *gain])
+    return table(["Macro-AUC", "folds", "best epoch of Random is the last", *methods], rows)
+
+
+def _epochs_needed(runs: Folds, base: Folds) -> str:
+    needed = [one for fold, run in runs.items() if (one := epochs_to(run, float(np.nanmax(base[fold].scores))))]
+    if not needed:
+        return "–"
+    share = "" if len(needed) == len(runs) else f", {len(needed)} of {len(runs)}"
+    return f"{np.median(needed):g} ({min(needed)}–{max(needed)}{share})"
+
+
+def _reached(by_data: dict[str, ByMethod], method: str) -> list[bool]:
+    return [
+        epochs_to(run, float(np.nanmax(runs["Random"][fold].scores))) is not None
+        for runs in by_data.values()
+        for fold, run in runs[method].items()
+    ]
+
+
+def _epoch_cost(by_data: dict[str, ByMethod], method: str) -> float:
+    """Median over all runs of the median seconds of an epoch over those of Random's on the same fold."""
+    ratios = [
+        np.median(run.curves["epoch_seconds"]) / np.median(runs["Random"][fold].curves["epoch_seconds"])
+        for runs in by_data.values()
+        for fold, run in runs[method].items()
+    ]
+    return float(np.median(ratios))
+
+
+METHOD_TABLES: dict[str, Callable[[], str]] = {
+    "main_table": main_table,
+    "main_summary": main_summary,
+    "convergence": convergence,
+    "defects": defects,
+}

@@ -1,0 +1,85 @@
+"""What the tables of the results page share: the committed runs, grouped and paired, and numbers as printed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from lightning_ubs.report.results import Run, load_results
+from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.words import signed
+
+RESULTS = Path(__file__).parent / "results"
+
+Folds = dict[int, Run]
+ByMethod = dict[str, Folds]
+
+
+@cache
+def stored(name: str) -> Sequence[Run]:
+    """The runs of a store in ``docs/results``; none where it is not there yet."""
+    return load_results(RESULTS / name).runs if (RESULTS / name).exists() else []
+
+
+def complete(runs: Iterable[Run]) -> dict[str, ByMethod]:
+    """Data → method → fold → run, of the folds on which every method has been trained; Random comes first."""
+    found: dict[str, ByMethod] = defaultdict(lambda: defaultdict(dict))
+    for run in runs:
+        found[run.data][run.method.label][run.unit[0]] = run
+    named = dict.fromkeys(method for by_method in found.values() for method in by_method)
+    methods = sorted(named, key=lambda method: method != "Random")
+    folds = {
+        data: set.intersection(*(set(by_method[method]) for method in methods)) for data, by_method in found.items()
+    }
+    return {
+        data: {method: {fold: by_method[method][fold] for fold in sorted(folds[data])} for method in methods}
+        for data, by_method in found.items()
+        if folds[data]
+    }
+
+
+def gains(runs: Folds, base: Folds, metric: str = "macro_auc") -> list[float]:
+    """The difference on each fold that both have."""
+    both = sorted(set(runs) & set(base))
+    return [runs[fold].metrics[metric] - base[fold].metrics[metric] for fold in both]
+
+
+def set_gains(
+    by_data: Mapping[str, ByMethod], method: str, metric: str = "macro_auc", base: str = "Random"
+) -> list[float]:
+    """The mean gain over another method on each set."""
+    return [float(np.mean(gains(runs[method], runs[base], metric))) for runs in by_data.values()]
+
+
+def mean(runs: Folds, metric: str = "macro_auc") -> float:
+    """The mean over the folds."""
+    return float(np.mean([run.metrics[metric] for run in runs.values()]))
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean and 95 % interval, bold where it is above 0."""
+    gain = paired_interval(values)
+    words = f"{signed(gain.mean)} ({signed(gain.low)} to {signed(gain.high)})"
+    return f"**{words}**" if gain.verdict == "better" else words
+
+
+def plus_minus(values: Sequence[float]) -> str:
+    """Mean, with half of its 95 % interval if there are several values."""
+    gain = paired_interval(values)
+    return signed(gain.mean) + (f" ± {(gain.high - gain.low) / 2:.4f}" if gain.pairs > 1 else "")
+
+
+def bold_best(values: Sequence[float]) -> list[str]:
+    """Numbers with four digits, the largest in bold."""
+    printed = [f"{value:.4f}" for value in values]
+    return [f"**{one}**" if one == max(printed) else one for one in printed]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
