@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/results.md from what was measured: ``python docs/tables.py [--check]``.
+"""Write the tables of README.md and the pages of results from what was measured: ``python docs/tables.py [--check]``.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; the words around it are written by hand.
 Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
@@ -23,7 +23,7 @@ from stored_results import Folds, complete, gains, interval, mean, plus_minus, s
 from lightning_ubs.report.results import Run
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "results_by_set.md")
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 # The two kinds of sets of experiment=savings, as its file names them.
@@ -170,7 +170,7 @@ def filled(text: str) -> str:
 
 def main() -> str | None:
     """Write the tables, or say which pages have others."""
-    parser = argparse.ArgumentParser(description="Write the tables of README.md and docs/results.md.")
+    parser = argparse.ArgumentParser(description="Write the tables of README.md and of the pages of results.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is not up to date")
     check = parser.parse_args().check
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}

@@ -20,7 +20,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.known_labels import KnownLabels
-from lightning_ubs.memory import Memory, chosen_memory
+from lightning_ubs.memory import Memory, chosen_dtype, chosen_memory
 from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.refusals import check_trainer
 from lightning_ubs.selector import Selector
@@ -28,13 +28,6 @@ from lightning_ubs.session import FitSession
 from lightning_ubs.steps import TrainingSteps
 from lightning_ubs.strategies import UBS, Strategy
 from lightning_ubs.views import SelectionViews
-
-_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "uint8": torch.uint8,
-}
 
 
 class BatchSelection(SelectionViews, Callback):
@@ -137,7 +130,7 @@ class BatchSelection(SelectionViews, Callback):
         if end_epoch is not None:
             check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
         self._start_epoch = start_epoch
-        self.history_dtype = _dtype(history_dtype)
+        self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
         self.log_metrics = log_metrics
         self.loader = loader
@@ -303,10 +296,3 @@ class BatchSelection(SelectionViews, Callback):
         if self._fit is None:
             raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
         return self._fit
-
-
-def _dtype(value: str | torch.dtype | None) -> torch.dtype:
-    name = str(value or "float32").removeprefix("torch.")
-    if name not in _DTYPES:
-        raise ValueError(f"history_dtype={value!r} is unknown; use one of {sorted(_DTYPES)}.")
-    return _DTYPES[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.functional.quick import rows_with_repeats
@@ -62,3 +63,17 @@ class EpochDraws:
         if len(rows_with_repeats(rows)) == 0:
             return plan.ids
         return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]
+
+
+def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
+    """P as (n,) float64 on the CPU, if an epoch can be drawn from it."""
+    probabilities = probabilities.detach().to("cpu", torch.float64)
+    valid = probabilities.shape == (num_samples,) and bool(
+        probabilities.isfinite().all() and (probabilities >= 0).all() and probabilities.sum() > 0
+    )
+    if not valid:
+        raise SelectionError(
+            f"{type(strategy).__name__} returned probabilities that are not {num_samples} finite numbers of at least 0 "
+            "with a positive sum; check what its update was given."
+        )
+    return probabilities

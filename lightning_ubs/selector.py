@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ubs.epochs import EpochDraws
+from lightning_ubs.epochs import EpochDraws, drawable
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.functional.drawing import Replacement
@@ -290,19 +290,8 @@ class Selector:
             self.drift = (after - before.to(after)).abs().mean()
         if self.selects(epoch):
             self.pressure = self.strategy.pressure_at(epoch, self.schedule.start, self.schedule.end)
-            self.probabilities = self._checked(share(self.strategy.probabilities(self.pressure)))
+            shared = share(self.strategy.probabilities(self.pressure))
+            self.probabilities = drawable(shared, self._layout.num_samples, self.strategy)
         else:
             self.pressure, self.probabilities = 1.0, self.strategy.uniform()
         self._probabilities_epoch = epoch
-
-    def _checked(self, probabilities: Tensor) -> Tensor:
-        probabilities = probabilities.detach().to("cpu", torch.float64)
-        valid = probabilities.shape == (self._layout.num_samples,) and bool(
-            probabilities.isfinite().all() and (probabilities >= 0).all() and probabilities.sum() > 0
-        )
-        if not valid:
-            raise SelectionError(
-                f"{type(self.strategy).__name__} returned probabilities that are not {self._layout.num_samples} finite "
-                "numbers of at least 0 with a positive sum; check what its update was given."
-            )
-        return probabilities

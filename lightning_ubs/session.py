@@ -17,7 +17,7 @@ from lightning_ubs._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.collectives import broadcast_from_rank_zero
 from lightning_ubs.epoch_options import samples_per_epoch
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.memory import Memory, check_shard, shard_of
+from lightning_ubs.memory import Memory, check_shard, reset, shard_of
 from lightning_ubs.observe import DatasetLabels, feature_matrix
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.refusals import check_loader, check_same_dataset, process_rank, warn_if_nothing_is_selected
@@ -274,26 +274,13 @@ class FitSession:
             name = type(strategy).__name__
             labels = shown.matrix(name) if strategy.needs_labels else None
             features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
-            self._reset(n, labels, features)
+            reset(strategy, n, labels, features, self.history_dtype)
             strategy.shard = shard
             self._fresh = self._loaded is None
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)
-
-    def _reset(self, n: int, labels: Tensor | None, features: Tensor | None) -> None:
-        strategy, dtype = self.selector.strategy, self.history_dtype
-        if dtype == torch.float32:
-            strategy.reset(n, labels, features)
-            return
-        try:
-            strategy.reset(n, labels, features, history_dtype=dtype)
-        except TypeError as error:
-            raise SelectionError(
-                f"{type(strategy).__name__}.reset takes no history_dtype, so {dtype} would be ignored; leave "
-                "history_dtype out, or let its reset accept it."
-            ) from error
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,18 +20,18 @@ SEARCH_LIMIT = 50_000
 _BCE_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
 _BCE = "BinaryCrossEntropyBackward0"
 _LOG_SIGMOID = "LogSigmoidBackward0"
-_LOG_SOFTMAX = "LogSoftmaxBackward0"
+LOG_SOFTMAX = "LogSoftmaxBackward0"
 _NLL = ("NllLossBackward0", "NllLoss2DBackward0")
 _SPOKEN = {
     _BCE_LOGITS: "binary_cross_entropy_with_logits",
     _BCE: "binary_cross_entropy",
     _LOG_SIGMOID: "logsigmoid",
-    _LOG_SOFTMAX: "log_softmax",
+    LOG_SOFTMAX: "log_softmax",
     _NLL[0]: "nll_loss or cross_entropy",
     _NLL[1]: "a spatial nll_loss or cross_entropy",
 }
 # Between the predictions and the loss node, these keep each value in its place.
-_ELEMENTWISE = {"SigmoidBackward0", "ClampBackward0", "ClampBackward1", _LOG_SOFTMAX}
+_ELEMENTWISE = {"SigmoidBackward0", "ClampBackward0", "ClampBackward1", LOG_SOFTMAX}
 _SAME_VALUES = TRANSPARENT | _ELEMENTWISE
 _SCALING = ("MulBackward", "DivBackward")
 
@@ -131,38 +131,6 @@ def predictions_of(node: Any) -> tuple[Any, int]:
     return below, output
 
 
-def main_term(terms: list[LossTerm], num_labels: int | None) -> LossTerm | list[LossTerm]:
-    """The term of the main predictions, or all that could be (none, or several).
-
-    Terms that share one head count as one. Of several heads, that one is the main one which is multiplied less often
-    on its way into the loss than all others, and by nothing smaller.
-    """
-    fitting = [term for term in terms if term.fits]
-    fitting = [term for term in fitting if term.place.node != _LOG_SOFTMAX] or fitting
-    labels = [term.predictions.shape[1] for term in fitting]
-    if num_labels in labels:
-        fitting = [term for term, width in zip(fitting, labels, strict=True) if width == num_labels]
-    elif num_labels is not None:
-        # A single column amid many labels is a discriminator or the like.
-        fitting = [term for term, width in zip(fitting, labels, strict=True) if width > 1]
-    heads: dict[int, list[LossTerm]] = {}
-    for term in fitting:
-        heads.setdefault(term.origin, []).append(term)
-    merged = [_merged(shared) for shared in heads.values()]
-    if len(merged) == 1:
-        return merged[0]
-    merged.sort(key=lambda term: len(term.factors))
-    clear = len(merged) > 1 and len(merged[0].factors) < len(merged[1].factors)
-    return merged[0] if clear and all(merged[0].weight >= term.weight for term in merged) else merged
-
-
-def _merged(shared: list[LossTerm]) -> LossTerm:
-    """Terms with the same predictions as one, which has the targets of all of them."""
-    first = shared[0]
-    targets = tuple(target for term in shared for target in term.targets)
-    return replace(first, targets=targets)
-
-
 class _Graph:
     """Breadth-first search for loss nodes; lives only as long as one search, so that no node outlives the step."""
 
@@ -230,19 +198,19 @@ _KINDS = {
     _BCE_LOGITS: Kind.LOGITS,
     _BCE: Kind.PROBS,
     _LOG_SIGMOID: Kind.LOGITS,
-    _LOG_SOFTMAX: Kind.SOFTMAX,
+    LOG_SOFTMAX: Kind.SOFTMAX,
     # These hold log-probabilities, whose softmax are the probabilities, whether or not a log_softmax made them.
     _NLL[0]: Kind.SOFTMAX,
     _NLL[1]: Kind.SOFTMAX,
 }
 _SAVED: dict[str, Callable[[Any], Tensor]] = dict.fromkeys(_KINDS, lambda node: node._saved_self) | {
-    _LOG_SOFTMAX: lambda node: node._saved_result
+    LOG_SOFTMAX: lambda node: node._saved_result
 }
 
 
 def _target(node: Any, parent: Any, index: int) -> Tensor | None:
     """What the node compares its predictions with; ``parent`` reads it as its input number ``index``."""
-    if node.name() not in (_LOG_SIGMOID, _LOG_SOFTMAX):
+    if node.name() not in (_LOG_SIGMOID, LOG_SOFTMAX):
         target: Tensor = node._saved_target.detach()
         return target
     if parent is None or parent.name() != "MulBackward0":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lightning_ubs.observe.loss_graph import LossTerm, TermPlace, follow, main_term, search
+from lightning_ubs.observe.loss_graph import LossTerm, TermPlace, follow, search
+from lightning_ubs.observe.main_term import main_term
 
 
 class LossReader:

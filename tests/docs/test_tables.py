@@ -20,6 +20,8 @@ from lightning_ubs.report.words import signed
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
+import method_tables  # noqa: E402
+import stored_results  # noqa: E402
 import tables  # noqa: E402
 
 
@@ -65,7 +67,9 @@ def test_a_number_of_the_savings_is_that_of_its_runs() -> None:
 
 
 def test_the_decision_on_the_default_way_of_drawing_is_what_its_store_says() -> None:
-    runs = {(run.data, run.method.label, run.unit[0]): run.metrics["macro_auc"] for run in tables.stored("drawing")}
+    runs = {
+        (run.data, run.method.label, run.unit[0]): run.metrics["macro_auc"] for run in stored_results.stored("drawing")
+    }
     sets = sorted({data for data, _, _ in runs})
 
     def gain_over(other: str) -> Interval:
@@ -86,7 +90,7 @@ def test_the_decision_on_the_default_way_of_drawing_is_what_its_store_says() -> 
 
 
 def test_the_main_table_is_trained_with_the_settings_that_were_chosen_on_random_alone() -> None:
-    assert {run.method.label for run in tables.stored("settings")} == {"Random"}
+    assert {run.method.label for run in stored_results.stored("settings")} == {"Random"}
     config = OmegaConf.load(ROOT / "configs" / "experiment" / "main_table.yaml")
     chosen = tables.chosen_settings()
     for data in config.grid.data:
@@ -94,8 +98,8 @@ def test_the_main_table_is_trained_with_the_settings_that_were_chosen_on_random_
 
 
 def test_no_method_shows_a_gain_on_the_papers_sets_as_the_pages_say() -> None:
-    gains = [line for line in tables.main_summary().splitlines() if "gain over Random" in line]
-    assert len(gains) == len(tables.METRICS)
+    gains = [line for line in method_tables.main_summary().splitlines() if "gain over Random" in line]
+    assert len(gains) == len(method_tables.METRICS)
     assert not any("**" in line for line in gains)
     for page, words in (
         ("README.md", "no method has shown a gain so far"),

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy, multilabel_soft_margin_loss
 
 from lightning_ubs.observe import loss_graph
 from lightning_ubs.observe.kinds import Kind, kind_by_origin, to_probabilities
-from lightning_ubs.observe.loss_graph import LossTerm, follow, main_term, search
+from lightning_ubs.observe.loss_graph import LossTerm, follow, search
+from lightning_ubs.observe.main_term import main_term
 from lightning_ubs.observe.shapes import as_rows
 
 B, Q = 8, 3
