@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_ubs._checks import did_you_mean
 from lightning_ubs.experiment.config import unknown_key
+from lightning_ubs.experiment.overrides import quoted
 
 _EXPERIMENT = "experiment=NAME belongs to `lightning-ubs compare`, which runs several selections; train does one run."
 
@@ -64,7 +65,7 @@ def _unreadable(error: Any) -> str:
     if "=" not in override:
         return f"cannot read the argument {override!r}; arguments have the form KEY=VALUE, see --help."
     key, _, value = override.partition("=")
-    return f"cannot read {override!r}; put the value in quotes, such as {key}=\"'{value}'\", or see --help."
+    return f"cannot read {override!r}; put the value in quotes, such as {key}=\"{quoted(value)}\", or see --help."
 
 
 def _composition(error: BaseException, root: str, arguments: Sequence[str]) -> str:

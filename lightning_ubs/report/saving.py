@@ -23,6 +23,8 @@ from lightning_ubs.report.words import signed
 Setting = tuple[str, str]
 Place = tuple[str, str, int, int]
 _LESS = 0.99
+# The budget of runs that have as many epochs as Random's, whatever their number.
+EQUAL = 0
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,15 @@ def check_margin(margin: float | None) -> None:
 def saving_curves(results: Results) -> dict[Setting, dict[Method, list[Point]]]:
     """The points of each method by data and model, from cheap to costly, where cost differs at all."""
     groups: dict[Setting, dict[Method, list[Point]]] = defaultdict(lambda: defaultdict(list))
-    by_budget = _by_budget(results)
-    largest = max((budget for method, budget in by_budget if method == results.baseline), default=None)
-    base = {} if results.baseline is None or largest is None else by_budget[results.baseline, largest]
-    for (method, budget), runs in sorted(by_budget.items(), key=lambda item: item[0][1]):
-        settings = dict.fromkeys((data, model) for data, model, *_ in runs)
-        for setting in settings:
-            own = {place: run for place, run in runs.items() if place[:2] == setting}
-            groups[setting][method].append(_point(results, budget, own, {} if runs is base else base))
+    by_setting: dict[Setting, dict[tuple[Method, int], dict[Place, Run]]] = defaultdict(lambda: defaultdict(dict))
+    for trained, runs in _by_budget(results).items():
+        for place, run in runs.items():
+            by_setting[place[0], place[1]][trained][place] = run
+    for setting, by_budget in by_setting.items():
+        largest = max((budget for method, budget in by_budget if method == results.baseline), default=None)
+        base = {} if results.baseline is None or largest is None else by_budget[results.baseline, largest]
+        for (method, budget), runs in sorted(by_budget.items(), key=lambda item: item[0][1]):
+            groups[setting][method].append(_point(results, budget, runs, {} if runs is base else base))
     found = {}
     for setting, curves in groups.items():
         costs = [float(np.mean(point.samples)) for points in curves.values() for point in points]
@@ -92,7 +95,7 @@ def find_savings(results: Results, margin: float | None = None) -> list[Saving]:
     With a margin, "does" means: the 95 % interval excludes a loss of more than the margin; without, a mean gain of at
     least 0. Where no budget does, the best one is given.
     """
-    base, runs = results.baseline, _by_budget(results)
+    base, runs = results.baseline, _comparable(_by_budget(results))
     budgets: dict[Method, list[int]] = {
         method: sorted(budget for other, budget in runs if other == method) for method in results.methods
     }
@@ -133,9 +136,8 @@ def saving_sentence(saving: Saving, margin: float | None = None) -> str:
             f"{saving.baseline_budget} epochs. With {saving.budget} epochs, {change}."
         )
     if saving.budget == saving.baseline_budget:
-        return (
-            f"{saving.method}: {100 * (1 - saving.cost):.0f}\u00a0% fewer samples in {saving.budget} epochs, {change}."
-        )
+        epochs = "as many" if saving.budget == EQUAL else saving.budget
+        return f"{saving.method}: {100 * (1 - saving.cost):.0f}\u00a0% fewer samples in {epochs} epochs, {change}."
     times = f", {saving.seconds:.2f} × the seconds" if math.isfinite(saving.seconds) else ""
     return (
         f"{saving.method} reaches in {saving.budget} epochs what {saving.baseline} reaches in "
@@ -192,6 +194,17 @@ def _by_budget(results: Results) -> dict[tuple[Method, int], dict[Place, Run]]:
     for run in results.runs:
         if run.record.max_epochs is not None and math.isfinite(run.metrics.get(results.primary.key, math.nan)):
             found[run.method, run.record.max_epochs][run.data, _plain_model(run), *run.unit] = run
+    return found
+
+
+def _comparable(by_budget: dict[tuple[Method, int], dict[Place, Run]]) -> dict[tuple[Method, int], dict[Place, Run]]:
+    """The same runs; where budgets differ between datasets alone, they are one: as many epochs as Random has there."""
+    places = [(method, place) for (method, _), runs in by_budget.items() for place in runs]
+    if len({budget for _, budget in by_budget}) == 1 or len(set(places)) < len(places):
+        return by_budget
+    found: dict[tuple[Method, int], dict[Place, Run]] = defaultdict(dict)
+    for (method, _), runs in by_budget.items():
+        found[method, EQUAL] |= runs
     return found
 
 

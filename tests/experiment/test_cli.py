@@ -83,6 +83,7 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["train", "data=file", "data.path=no.arff"], ["no.arff", "no such file"]),
         (["train", "selection.s0=1,2"], ["selection.s0=1,2", "-m"]),
         (["train", "selection.s0=[1"], ["selection.s0=[1", "cannot read"]),
+        (["report", "FOLDER", "report.title=The paper's"], ["cannot read", "report.title=\"'The paper\\'s'\""]),
         (["train", "experiment=ablation"], ["experiment", "lightning-ubs compare"]),
         (["compare", "selection.lamda1=0.6"], ["selection.lamda1=0.6", "did you mean lambda1?"]),
         (["compare", "jbos=2"], ["jbos=2", "did you mean jobs?"]),

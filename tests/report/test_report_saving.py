@@ -105,6 +105,23 @@ def test_one_budget_at_equal_cost_has_no_saving(tmp_path: Path) -> None:
     assert saving_curves(Results(records)) == {}
 
 
+def test_budgets_that_differ_between_datasets_alone_are_no_budgets_to_choose_from() -> None:
+    runs = [
+        trained(name, budget, fold, data, noise=0.0001 * fold)
+        for name in ("random", "ubs", "infobatch")
+        for data, budget in (("bibtex", 80), ("yeast", 30))
+        for fold in range(3)
+    ]
+    (saving,) = find_savings(Results(runs))
+    assert (saving.method, saving.gain.pairs, saving.cost) == ("InfoBatch", 6, pytest.approx(0.75))
+    assert saving_sentence(saving).startswith("InfoBatch: 25\u00a0% fewer samples in as many epochs, Macro-AUC +0.0000")
+    curves = saving_curves(Results(runs))
+    for (data, _), methods in curves.items():
+        points = [point for own in methods.values() for point in own]
+        assert {point.budget for point in points} == {80 if data == "bibtex" else 30}
+        assert [len(point.differences) for point in points] == [0, 3, 3]
+
+
 def test_results_without_budgets_have_no_saving() -> None:
     records = [fake_run(selection=name, max_epochs=None) for name in ("random", "ubs")]
     assert find_savings(Results(records)) == []
