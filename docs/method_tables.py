@@ -280,4 +280,5 @@ METHOD_TABLES: dict[str, Callable[[], str]] = {
     "defects": defects,
     "ablation": ablation,
     "learning_rate": learning_rate,
+    "notebooks": notebooks,
 }
