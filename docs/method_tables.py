@@ -167,7 +167,9 @@ def sensitivity() -> str:
         if method != "Random":
             default = "–" if method == "UBS" else interval(set_gains(by_data, method, base="UBS"))
             rows.append([method, *(interval(set_gains(by_data, method, one)) for one in ("macro_auc", "map")), default])
-    return table(["setting", "Macro-AUC − Random", "macro average precision − Random", "Macro-AUC − UBS"], rows)
+    folds = min(len(runs["UBS"]) for runs in by_data.values())
+    head = [f"{len(by_data)} sets, {folds} folds", "Macro-AUC − Random", "macro average precision − Random"]
+    return table([*head, "Macro-AUC − UBS"], rows)
 
 
 def learning_rate() -> str:
