@@ -283,4 +283,5 @@ METHOD_TABLES: dict[str, Callable[[], str]] = {
     "ablation": ablation,
     "learning_rate": learning_rate,
     "notebooks": notebooks,
+    "sensitivity": sensitivity,
 }

@@ -65,7 +65,7 @@ def _unreadable(error: Any) -> str:
     if "=" not in override:
         return f"cannot read the argument {override!r}; arguments have the form KEY=VALUE, see --help."
     key, _, value = override.partition("=")
-    return f"cannot read {override!r}; put the value in quotes, such as {key}=\"{quoted(value)}\", or see --help."
+    return f'cannot read {override!r}; put the value in quotes, such as {key}="{quoted(value)}", or see --help.'
 
 
 def _composition(error: BaseException, root: str, arguments: Sequence[str]) -> str:

@@ -141,3 +141,13 @@ def test_the_claims_on_the_page_are_those_of_the_main_table() -> None:
     paper = {data: runs for data, runs in by_data.items() if data in method_tables.PAPER_SETS}
     lost = paired_interval(stored_results.set_gains(paper, "UBS", base="UBS batch"))
     assert f"costs UBS {lost.mean:.4f} Macro-AUC ({lost.low:.4f} to {lost.high:.4f})" in page
+
+
+def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says() -> None:
+    rows = [line.strip("| ").split(" | ") for line in method_tables.sensitivity().splitlines()[2:]]
+    assert not any("**" in cell for row in rows for cell in row)
+    bounds = {row[0]: [float(one.replace("−", "-")) for one in re.findall(r"[+−][\d.]+", row[3])] for row in rows[1:]}
+    worse = {name: (mean, low, high) for name, (mean, low, high) in bounds.items() if high < 0}
+    assert set(worse) == {"UBS replacement=batch"}
+    mean, low, high = (abs(one) for one in worse["UBS replacement=batch"])
+    assert f"UBS is {mean:.4f} worse ({high:.4f} to {low:.4f})" in words_of("docs/results.md")
