@@ -206,42 +206,6 @@ def notebooks() -> str:
     return table(["Macro-AUC", *NOTEBOOKS], rows)
 
 
-def paper_models() -> str:
-    """Test Macro-AUC of every method with the paper's models."""
-    return _by_model("paper_models")
-
-
-def three_times() -> str:
-    """The same with three times the epochs."""
-    return _by_model("three_times")
-
-
-def text_sets() -> str:
-    """CLIF on texts."""
-    return _by_model("text_sets")
-
-
-def _by_model(store: str) -> str:
-    found = []
-    for model in dict.fromkeys(run.record.model for run in stored(store)):
-        for data, runs in complete([run for run in stored(store) if run.record.model == model]).items():
-            found.append((model, data, runs))
-    if not found:
-        return "Not run yet."
-    methods = list(found[0][2])
-    rows = []
-    for model, data, runs in found:
-        last = np.mean([run.record.best_epoch == (run.record.max_epochs or 0) - 1 for run in runs["Random"].values()])
-        cells = bold_best([mean(runs[method]) for method in methods])
-        rows.append([f"{model}, {data}", str(len(runs["Random"])), f"{last:.0%}", *cells])
-    gain = [
-        "–",
-        *(interval([float(np.mean(gains(runs[one], runs["Random"]))) for _, _, runs in found]) for one in methods[1:]),
-    ]
-    rows.append(["**gain over Random, mean of the rows**", "", "", *gain])
-    return table(["Macro-AUC", "folds", "best epoch of Random is the last", *methods], rows)
-
-
 def _epochs_needed(runs: Folds, base: Folds) -> str:
     needed = [one for fold, run in runs.items() if (one := epochs_to(run, float(np.nanmax(base[fold].scores))))]
     if not needed:
