@@ -192,7 +192,7 @@ def learning_rate() -> str:
 def notebooks() -> str:
     """How large "the gain" is against the released notebooks' baseline, and what it consists of."""
     runs: dict[str, dict[str, dict[Trained, Folds]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for run in stored("notebooks"):
+    for run in stored("released_notebooks"):
         model, _, decay = run.record.model.partition(" weight_decay=")
         runs[model][run.data][run.method.label, float(decay)][run.unit[0]] = run
     rows = []

@@ -46,7 +46,13 @@ ALLOWED = {
     },
     "sampling.py": {"torch", "numpy"},
     "planned_loader.py": {"torch", "lightning_ubs.sampling"},
-    "epochs.py": {"torch", "lightning_ubs.functional", "lightning_ubs.sampling", "lightning_ubs.strategies"},
+    "epochs.py": {
+        "torch",
+        "lightning_ubs.errors",
+        "lightning_ubs.functional",
+        "lightning_ubs.sampling",
+        "lightning_ubs.strategies",
+    },
     "selector.py": {
         "torch",
         "lightning_ubs.epochs",

@@ -72,7 +72,7 @@ def run(
     strategy.shard = shard or Shard(N)
     drawn_from, copied = torch.arange(1.0, N + 1).double() / (N * (N + 1) / 2), []
 
-    def copy(probabilities: Tensor) -> Tensor:
+    def copy(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
         assert (probabilities.shape, probabilities.dtype) == ((N,), torch.float64)
         copied.append(probabilities.device.type)
         return drawn_from
@@ -82,7 +82,7 @@ def run(
     selector.schedule = Schedule(1, 5)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(selector, "_measure", inside(selector._measure))
-        patched.setattr(selector, "_checked", copy)  # P is copied to the host here, once per epoch
+        patched.setattr(selectors, "drawable", copy)  # P is copied to the host here, once per epoch
         for epoch in range(3):
             plan = selector.prepare(epoch, lambda probabilities: probabilities)
             assert plan.ids.numel() == N

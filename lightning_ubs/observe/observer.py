@@ -114,6 +114,7 @@ class StepObserver:
         rows = plan.rank_size(k)
         raw = self._source.read(module, outputs, batch, rows, lambda: self._label_count(module, outputs, batch))
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
+        self.drop_step()
         raw, targets = _gathered(raw.clone(), None if targets is None else targets.clone(), plan, k)
         return Reading(raw, targets, self.observe)
 
