@@ -24,6 +24,7 @@ from lightning_ubs import (
     RecencyBias,
     Strategy,
 )
+from lightning_ubs import selector as selectors
 from lightning_ubs.sampling import BatchLayout
 from lightning_ubs.selector import Schedule, Selector
 from lightning_ubs.state import Shard, sharding
