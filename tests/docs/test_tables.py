@@ -90,12 +90,16 @@ def test_the_decision_on_the_default_way_of_drawing_is_what_its_store_says() -> 
     assert BatchSelection().replacement == "systematic"
 
 
-def test_the_main_table_is_trained_with_the_settings_that_were_chosen_on_random_alone() -> None:
+def test_what_is_trained_to_convergence_has_the_settings_that_were_chosen_on_random_alone() -> None:
     assert {run.method.label for run in stored_results.stored("settings")} == {"Random"}
-    config = OmegaConf.load(ROOT / "configs" / "experiment" / "main_table.yaml")
     chosen = tables.chosen_settings()
-    for data in config.grid.data:
-        assert (config.by_data[data].model.lr, config.by_data[data].trainer.max_epochs) == chosen[data], data
+    for name in ("main_table", "ablation_mlp", "sensitivity"):
+        config = OmegaConf.load(ROOT / "configs" / "experiment" / f"{name}.yaml")
+        for data in config.grid.data:
+            assert (config.by_data[data].model.lr, config.by_data[data].trainer.max_epochs) == chosen[data], (
+                name,
+                data,
+            )
 
 
 def words_of(page: str) -> str:
