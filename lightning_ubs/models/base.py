@@ -162,7 +162,8 @@ class LabelHeads(nn.Module):
     @override
     def forward(self, features: Tensor) -> Tensor:
         """Return logits: ``features[..., j, :] @ weight[j] + bias[j]``."""
-        logits: Tensor = torch.einsum("bqh,qh->bq", features, self.weight) + self.bias
+        # Not as an einsum, which becomes q small matrix products: forward and backward take up to ten times as long.
+        logits: Tensor = (features * self.weight).sum(-1) + self.bias
         return logits
 
 
