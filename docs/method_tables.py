@@ -13,10 +13,12 @@ from stored_results import (
     Folds,
     bold_best,
     complete,
+    epochs_needed,
     gains,
     interval,
     mean,
     plus_minus,
+    seconds_needed,
     set_gains,
     stored,
     table,
@@ -57,6 +59,7 @@ NOTEBOOKS: dict[str, tuple[Trained, Trained]] = {
     "released UBS − Random": (("Notebook UBS", 1e-4), SHUFFLED),
     "Random filled − Random": (("Random filled", 1e-4), SHUFFLED),
 }
+COMPARED = {trained for pair in NOTEBOOKS.values() for trained in pair}
 
 
 def main_table() -> str:
@@ -120,12 +123,19 @@ def _kinds() -> dict[str, dict[str, ByMethod]]:
 
 def convergence() -> str:
     """Epochs to the best validation score of Random on the same fold: median and range of the folds that reach it."""
+    return _needed("epochs", epochs_needed)
+
+
+def convergence_seconds() -> str:
+    """The same in seconds."""
+    return _needed("seconds", seconds_needed)
+
+
+def _needed(unit: str, needed: Callable[[Folds, Folds], str]) -> str:
     by_data = complete(stored("main_table"))
     methods = list(next(iter(by_data.values())))
-    rows = [
-        [data, *(_epochs_needed(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()
-    ]
-    return table(["epochs to Random's best", *methods], rows)
+    rows = [[data, *(needed(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()]
+    return table([f"{unit} to Random's best", *methods], rows)
 
 
 def defects() -> str:
@@ -191,12 +201,8 @@ def learning_rate() -> str:
 
 def notebooks() -> str:
     """How large "the gain" is against the released notebooks' baseline, and what it consists of."""
-    runs: dict[str, dict[str, dict[Trained, Folds]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for run in stored("released_notebooks"):
-        model, _, decay = run.record.model.partition(" weight_decay=")
-        runs[model][run.data][run.method.label, float(decay)][run.unit[0]] = run
     rows = []
-    for model, by_data in runs.items():
+    for model, by_data in released_runs().items():
         cells = [
             [gains(found[ours], found[theirs]) for ours, theirs in NOTEBOOKS.values()] for found in by_data.values()
         ]
@@ -206,12 +212,26 @@ def notebooks() -> str:
     return table(["Macro-AUC", *NOTEBOOKS], rows)
 
 
-def _epochs_needed(runs: Folds, base: Folds) -> str:
-    needed = [one for fold, run in runs.items() if (one := epochs_to(run, float(np.nanmax(base[fold].scores))))]
-    if not needed:
-        return "–"
-    share = "" if len(needed) == len(runs) else f", {len(needed)} of {len(runs)}"
-    return f"{np.median(needed):g} ({min(needed)}–{max(needed)}{share})"
+def released_runs() -> dict[str, dict[str, dict[Trained, Folds]]]:
+    """Model → data → (method, weight decay) → fold → run, of the sets on which all that is compared was trained.
+
+    With CLIF only what is compared was run, so each method has one weight decay there; Random and UBS as they should be
+    are those of experiment=paper_models.
+    """
+    found: dict[str, dict[str, dict[Trained, Folds]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for run in stored("released_notebooks"):
+        model, _, decay = run.model.partition(" weight_decay=")
+        found[model][run.data][run.method.label, float(decay)][run.unit[0]] = run
+    for run in (*stored("paper_models"), *stored("released_notebooks_clif")):
+        if run.model == "clif":
+            decay = next((decay for label, decay in COMPARED if label == run.method.label), None)
+            if decay is not None:
+                found["clif"][run.data][run.method.label, decay][run.unit[0]] = run
+    return {
+        model: {data: dict(runs) for data, runs in by_data.items() if set(runs) >= COMPARED}
+        for model, by_data in found.items()
+        if any(set(runs) >= COMPARED for runs in by_data.values())
+    }
 
 
 def _median_epochs(by_data: dict[str, ByMethod], method: str) -> str:
@@ -243,6 +263,7 @@ METHOD_TABLES: dict[str, Callable[[], str]] = {
     "by_kind": by_kind,
     "how_soon": how_soon,
     "convergence": convergence,
+    "convergence_seconds": convergence_seconds,
     "defects": defects,
     "ablation": ablation,
     "learning_rate": learning_rate,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_ubs.report.results import Run, load_results
+from lightning_ubs.report.speed import epochs_to
 from lightning_ubs.report.statistics import paired_interval
 from lightning_ubs.report.words import signed
 
@@ -58,6 +59,32 @@ def set_gains(
 def mean(runs: Folds, metric: str = "macro_auc") -> float:
     """The mean over the folds."""
     return float(np.mean([run.metrics[metric] for run in runs.values()]))
+
+
+def epochs_needed(runs: Folds, base: Folds) -> str:
+    """Epochs to the best validation score of ``base`` on the same fold: median and range of the folds that reach it."""
+    return _spread([epochs for _, epochs in _reached(runs, base)], len(runs), "g")
+
+
+def seconds_needed(runs: Folds, base: Folds) -> str:
+    """The same in seconds of training, selection included, validation not.
+
+    The median epoch stands for all of a run: other work on the machine now and then held one up.
+    """
+    seconds = [epochs * float(np.median(run.curves["epoch_seconds"])) for run, epochs in _reached(runs, base)]
+    return _spread(seconds, len(runs), ".1f")
+
+
+def _reached(runs: Folds, base: Folds) -> list[tuple[Run, int]]:
+    needed = ((run, epochs_to(run, float(np.nanmax(base[fold].scores)))) for fold, run in runs.items())
+    return [(run, epochs) for run, epochs in needed if epochs is not None]
+
+
+def _spread(values: Sequence[float], folds: int, form: str) -> str:
+    if not values:
+        return "–"
+    share = "" if len(values) == folds else f", {len(values)} of {folds}"
+    return f"{np.median(values):{form}} ({min(values):{form}}–{max(values):{form}}{share})"
 
 
 def interval(values: Sequence[float]) -> str:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 from method_tables import METHOD_TABLES, gains_by_set
+from model_tables import MODEL_TABLES
 from stored_results import Folds, complete, gains, interval, mean, plus_minus, stored, table
 
 from lightning_ubs.report.results import Run
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "results_by_set.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_by_set", "results_models")))
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 # The two kinds of sets of experiment=savings, as its file names them.
@@ -160,6 +161,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "epoch_costs": epoch_costs,
     **METHOD_TABLES,
+    **MODEL_TABLES,
 }
 
 

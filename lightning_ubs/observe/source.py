@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from lightning.pytorch import LightningModule
 from torch import Tensor
@@ -23,6 +22,7 @@ from lightning_ubs.observe.modules import (
     names_of,
     submodule,
 )
+from lightning_ubs.observe.place import Place
 from lightning_ubs.observe.shapes import as_rows
 
 Outputs = str | Callable[[LightningModule, Any, Any], Tensor] | None
@@ -31,31 +31,6 @@ WAYS_OUT = (
     "return {'loss': loss, 'logits': logits} from training_step, or pass outputs='KEY' (a key of what it returns), "
     "outputs='module:NAME' (a submodule's output) or outputs=function(pl_module, outputs, batch)"
 )
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where predictions are read.
-
-    Args:
-        source: what training_step returned, a user's function, what a module returned, or what the loss is made of.
-        name: the key, the module's name (empty for the LightningModule itself), or the loss in words.
-        part: which part of a module's output.
-    """
-
-    source: Literal["returned", "function", "module", "loss"]
-    name: str = ""
-    part: str = ""
-
-    def __str__(self) -> str:
-        if self.source == "module":
-            where = f"the submodule {self.name!r}" if self.name else "the module's forward"
-            return f"{where} (part {self.part})" if self.part else where
-        return {
-            "returned": f"training_step's {self.name!r}",
-            "function": "the function given as outputs=",
-            "loss": f"what the loss was computed from ({self.name})",
-        }[self.source]
 
 
 class PredictionSource:

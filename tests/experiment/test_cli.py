@@ -260,7 +260,9 @@ EXPERIMENTS = {
     "notebooks": (10, "Notebook UBS", "model=mlp"),
     "paper_models": (2, "dela", "model=dela", "selection=[random,ubs]"),
     "three_times": (2, "dela", "model=dela", "selection=[random,ubs]"),
+    "authors_rate": (2, "dela", "model=dela", "selection=[random,ubs]"),
     "text_sets": (3, "clif"),
+    "yahoo_arts": (3, "clif"),
     "ablation_mlp": (3, "UBS-D", "selection=[random,ubs,ubs_d]"),
     "sensitivity": (3, "T=2", "sweeps=[{},{selection:{window:[2,10]}}]"),
 }

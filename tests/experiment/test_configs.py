@@ -175,7 +175,9 @@ SIZES = {
     "notebooks": 4 * 2 * 5 * 2,
     "paper_models": 4 * 3 * 7,
     "three_times": 2 * 3 * 7,
+    "authors_rate": 4 * 3 * 3,
     "text_sets": 3 * 3,
+    "yahoo_arts": 3,
     "ablation_mlp": 5 * 9,
     "sensitivity": 5 * (1 + 4 + 6 + 2 + 3 + 2 + 3 + 2),
 }

@@ -1,0 +1,139 @@
+"""Tables of what was run with the paper's own models: CLIF, DELA and MPVAE."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from method_tables import METRICS
+from stored_results import (
+    ByMethod,
+    bold_best,
+    complete,
+    epochs_needed,
+    gains,
+    interval,
+    mean,
+    plus_minus,
+    seconds_needed,
+    set_gains,
+    stored,
+    table,
+)
+
+import lightning_ubs.report
+from lightning_ubs.report.results import Run
+from lightning_ubs.report.statistics import competition_ranks
+
+PRINTED = Path(lightning_ubs.report.__file__).parent / "paper_tables.csv"
+NAMES = {"clif": "CLIF", "dela": "DELA", "mpvae": "MPVAE"}
+# A best epoch among so many last ones suggests that training had not converged.
+LAST = 5
+
+
+def by_model(runs: Iterable[Run]) -> dict[str, dict[str, ByMethod]]:
+    """Model → data → method → fold → run, of the folds on which every method has been trained."""
+    runs = list(runs)
+    found = {model: complete(run for run in runs if run.model == model) for model in NAMES}
+    return {model: by_data for model, by_data in found.items() if by_data}
+
+
+def paper_models() -> str:
+    """Test Macro-AUC of every method with each model on each set, and what the paper prints."""
+    models = by_model(stored("paper_models"))
+    methods = _methods(models)
+    printed = _printed("Macro-AUC")
+    rows = []
+    for model, by_data in models.items():
+        for data, runs in by_data.items():
+            values = bold_best([mean(runs[method]) for method in methods])
+            theirs = (printed.get((NAMES[model], data, method), "–") for method in ("Random", "Ours"))
+            rows.append([f"{NAMES[model]}, {data}", str(len(runs["Random"])), *values, *theirs])
+    return table(["Macro-AUC", "folds", *methods, "Random, printed", "UBS, printed"], rows)
+
+
+def paper_models_summary() -> str:
+    """Average rank, gain over Random and whether training had converged, by model and over all cells."""
+    models = by_model(stored("paper_models"))
+    methods = _methods(models)
+    rows = []
+    for model, by_data in models.items():
+        rows += _summary(f"{NAMES[model]}, {len(by_data)} sets", by_data, methods, METRICS[:1])
+    cells = {f"{model} {data}": runs for model, by_data in models.items() for data, runs in by_data.items()}
+    rows += _summary(f"all {len(cells)} cells", cells, methods, METRICS)
+    return table(["the paper's settings", *methods], rows)
+
+
+def _summary(
+    name: str, cells: dict[str, ByMethod], methods: list[str], metrics: Sequence[tuple[str, str, int]]
+) -> list[list[str]]:
+    means = np.array([[mean(runs[method]) for method in methods] for runs in cells.values()])
+    ranks = np.mean([competition_ranks(row, True) for row in means], axis=0)
+    rows = [[f"{name}: average rank in Macro-AUC", *(f"{rank:.2f}" for rank in ranks)]]
+    for metric, words, sign in metrics:
+        gain = (np.array(set_gains(cells, method, metric)) * sign for method in methods[1:])
+        rows.append([f"{name}: gain in {words}", "–", *(interval(one.tolist()) for one in gain)])
+    return [*rows, [f"{name}: best epoch among the last {LAST}", *(_late(cells, method) for method in methods)]]
+
+
+def authors_rate() -> str:
+    """UBS against Random at the paper's learning rate and at those of the models' own authors."""
+    slow, own = by_model(stored("paper_models")), by_model(stored("authors_rate"))
+    rows = []
+    for model, by_data in own.items():
+        for data, runs in by_data.items():
+            cells = [cell for found in (slow[model][data], runs) for cell in _rate_cells(found)]
+            rows.append([f"{NAMES[model]}, {data}", *cells])
+    head = ["Random", "UBS batch − Random", "UBS − Random", f"Random's best among the last {LAST}"]
+    return table(["Macro-AUC", *(f"{words}, {rate}" for rate in ("1e-4", "authors' rate") for words in head)], rows)
+
+
+def _rate_cells(runs: ByMethod) -> list[str]:
+    base = runs["Random"]
+    gained = (plus_minus(gains(runs[method], base)) for method in ("UBS batch", "UBS"))
+    return [f"{mean(base):.4f}", *gained, _late({"": runs}, "Random")]
+
+
+def yahoo_arts() -> str:
+    """How soon UBS reaches Random's best validation score on yahoo-Arts with CLIF, and the test scores."""
+    (runs,) = by_model(stored("yahoo_arts"))["clif"].values()
+    base = runs["Random"]
+    rows = [
+        [
+            method,
+            f"{mean(folds):.4f}",
+            *("–" if method == "Random" else plus_minus(gains(folds, base, metric)) for metric in ("macro_auc", "map")),
+            epochs_needed(folds, base),
+            seconds_needed(folds, base),
+        ]
+        for method, folds in runs.items()
+    ]
+    head = ["yahoo-Arts1, CLIF", "Macro-AUC", "− Random", "macro average precision − Random"]
+    return table([*head, "epochs to Random's best", "seconds to it"], rows)
+
+
+def _methods(models: dict[str, dict[str, ByMethod]]) -> list[str]:
+    return list(next(iter(next(iter(models.values())).values())))
+
+
+def _printed(metric: str) -> dict[tuple[str, str, str], str]:
+    """(Model, data, method) → value, as the paper prints them."""
+    with open(PRINTED, newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == metric]
+    return {(row["model"], row["dataset"], row["method"]): row["value"] for row in rows}
+
+
+def _late(by_data: dict[str, ByMethod], method: str) -> str:
+    ends = [run.record for runs in by_data.values() for run in runs[method].values()]
+    late = sum((one.best_epoch or 0) >= (one.max_epochs or 0) - LAST for one in ends)
+    return f"{late} of {len(ends)}"
+
+
+MODEL_TABLES: dict[str, Callable[[], str]] = {
+    "paper_models": paper_models,
+    "paper_models_summary": paper_models_summary,
+    "authors_rate": authors_rate,
+    "yahoo_arts": yahoo_arts,
+}
