@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from stored_results import (
 import lightning_ubs.report
 from lightning_ubs.report.results import Run
 from lightning_ubs.report.statistics import competition_ranks
+from lightning_ubs.report.words import signed
 
 PRINTED = Path(lightning_ubs.report.__file__).parent / "paper_tables.csv"
 NAMES = {"clif": "CLIF", "dela": "DELA", "mpvae": "MPVAE"}
@@ -55,27 +56,29 @@ def paper_models() -> str:
 
 
 def paper_models_summary() -> str:
-    """Average rank, gain over Random and whether training had converged, by model and over all cells."""
+    """Average rank, gain over Random and whether training had converged: by model, and over all cells."""
     models = by_model(stored("paper_models"))
     methods = _methods(models)
-    rows = []
-    for model, by_data in models.items():
-        rows += _summary(f"{NAMES[model]}, {len(by_data)} sets", by_data, methods, METRICS[:1])
     cells = {f"{model} {data}": runs for model, by_data in models.items() for data, runs in by_data.items()}
-    rows += _summary(f"all {len(cells)} cells", cells, methods, METRICS)
+    parts = {f"{NAMES[model]}, {len(by_data)} sets": by_data for model, by_data in models.items()}
+    rows = []
+    for name, part in parts.items():
+        gain = (signed(float(np.mean(set_gains(part, method)))) for method in methods[1:])
+        rows += [[f"{name}: gain in Macro-AUC", "–", *gain], _ranks(name, part, methods)]
+    name = f"all {len(cells)} cells"
+    for metric, words, sign in METRICS:
+        gain = (interval((np.array(set_gains(cells, method, metric)) * sign).tolist()) for method in methods[1:])
+        rows.append([f"{name}: gain in {words}", "–", *gain])
+    rows.append(_ranks(name, cells, methods))
+    for name, part in parts.items():
+        rows.append([f"{name}: best epoch among the last {LAST}", *(_late(part, method) for method in methods)])
     return table(["the paper's settings", *methods], rows)
 
 
-def _summary(
-    name: str, cells: dict[str, ByMethod], methods: list[str], metrics: Sequence[tuple[str, str, int]]
-) -> list[list[str]]:
-    means = np.array([[mean(runs[method]) for method in methods] for runs in cells.values()])
-    ranks = np.mean([competition_ranks(row, True) for row in means], axis=0)
-    rows = [[f"{name}: average rank in Macro-AUC", *(f"{rank:.2f}" for rank in ranks)]]
-    for metric, words, sign in metrics:
-        gain = (np.array(set_gains(cells, method, metric)) * sign for method in methods[1:])
-        rows.append([f"{name}: gain in {words}", "–", *(interval(one.tolist()) for one in gain)])
-    return [*rows, [f"{name}: best epoch among the last {LAST}", *(_late(cells, method) for method in methods)]]
+def _ranks(name: str, cells: dict[str, ByMethod], methods: list[str]) -> list[str]:
+    means = [[mean(runs[method]) for method in methods] for runs in cells.values()]
+    ranks = np.mean([competition_ranks(np.array(row), True) for row in means], axis=0)
+    return [f"{name}: average rank in Macro-AUC", *(f"{rank:.2f}" for rank in ranks)]
 
 
 def authors_rate() -> str:

@@ -24,7 +24,10 @@ from stored_results import Folds, complete, gains, interval, mean, plus_minus, s
 from lightning_ubs.report.results import Run
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_by_set", "results_models")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_by_set", "results_models")),
+)
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 # The two kinds of sets of experiment=savings, as its file names them.

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from data_test_files import PUBLISHED, needs_published
 from omegaconf import OmegaConf
 
 pytest.importorskip("scipy")
@@ -22,6 +24,7 @@ from lightning_ubs.report.words import signed
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import method_tables  # noqa: E402
+import model_tables  # noqa: E402
 import stored_results  # noqa: E402
 import tables  # noqa: E402
 
@@ -155,3 +158,60 @@ def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says()
     assert set(worse) == {"UBS replacement=batch"}
     mean, low, high = (abs(one) for one in worse["UBS replacement=batch"])
     assert f"UBS is {mean:.4f} worse ({high:.4f} to {low:.4f})" in words_of("docs/results.md")
+
+
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """Row → column → cell."""
+    head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
+
+
+def test_what_the_pages_say_of_the_released_baseline_is_in_its_table() -> None:
+    rows, page = rows_of(method_tables.notebooks()), words_of("docs/results.md")
+    scene = {column: cell.lstrip("+") for column, cell in rows["clif, scene"].items()}
+    assert f"UBS is {scene['UBS batch − released Random']} better than the released Random" in page
+    assert f"as soon as it is shuffled and has weight decay: {scene['Random − released Random']}." in page
+    assert f"UBS − Random, {scene['UBS batch − Random']} is left" in page
+    for column in ("Random − released Random", "UBS batch − released Random"):
+        assert scene[column].split(" ")[0] in re.findall(r"with CLIF on scene ([\d.]+) and ([\d.]+)", page)[0]
+    assert rows["clif, emotions"]["Random − released Random"].startswith("−"), "there it is the better one"
+    released = [row["Random − released Random"] for name, row in rows.items() if name.startswith("mlp, ")]
+    assert len(released) == 4
+    assert all(cell.startswith("+") for cell in released)
+    mean, low, high = re.findall(r"[+−][\d.]+", rows["**mlp, mean of the sets**"]["Random − released Random"])
+    assert f"by {mean.lstrip('+')} on average ({low} to {high})" in page
+
+
+def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> None:
+    gains = {name: row for name, row in rows_of(model_tables.paper_models_summary()).items() if ": gain in" in name}
+    assert sum(name.startswith("all ") for name in gains) == len(method_tables.METRICS)
+    assert not any("**" in cell for row in gains.values() for cell in row.values())
+    cells = rows_of(model_tables.paper_models())
+    for model in ("CLIF", "DELA"):
+        scene = {column: float(cell.strip("*")) for column, cell in cells[f"{model}, scene"].items()}
+        assert scene["Random"] > scene["UBS, printed"] > scene["Random, printed"]
+    page, scene = words_of("docs/results.md"), cells["CLIF, scene"]
+    gain = float(scene["UBS, printed"]) - float(scene["Random, printed"])
+    assert f"a gain of {gain:.4f} there, from {scene['Random, printed']} to {scene['UBS, printed']}, both" in page
+    assert f"the {scene['Random'].strip('*')} of plain shuffling here" in page
+
+
+def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
+    epochs = {
+        name: row["epochs to Random's best"].split(" ")[0] for name, row in rows_of(model_tables.yahoo_arts()).items()
+    }
+    assert f"in [{epochs['UBS']} instead of {epochs['Random']}]" in words_of("docs/results.md")
+
+
+@needs_published
+def test_of_the_sets_with_a_released_baseline_only_scene_is_sorted_by_label() -> None:
+    """How much label frequencies differ between batches of the file, against shuffled ones."""
+    for data in ("scene", "yeast", "emotions", "cal500"):
+        labels = np.load(PUBLISHED / f"{data}.npz", allow_pickle=False)["Y"].astype(float)
+        shuffled = labels[np.random.default_rng(0).permutation(len(labels))]
+        in_order, random = (
+            np.mean([np.square(rows[first : first + 128].mean(0)).mean() for first in range(0, len(rows) - 127, 128)])
+            for rows in (labels - labels.mean(0), shuffled - labels.mean(0))
+        )
+        assert (in_order > 50 * random) == (data == "scene")
+        assert in_order < 4 * random or data == "scene"

@@ -1,0 +1,52 @@
+"""Every committed run is one that a command on the pages of results plans: given another folder, it does it again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("scipy")
+
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.experiment.expand import expand_grid
+from lightning_ubs.experiment.overrides import compare_overrides
+from lightning_ubs.experiment.store import ResultsStore
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import tables  # noqa: E402
+
+COMMAND = re.compile(r"^lightning-ubs compare (.*results=docs/results/(\w+))$", re.MULTILINE)
+STORES = sorted(path.parent.name for path in (ROOT / "docs" / "results").glob("*/runs.jsonl"))
+
+
+@cache
+def commands() -> list[tuple[str, str]]:
+    """Arguments and the store they name."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in tables.PAGES)
+    return COMMAND.findall(pages)
+
+
+def planned(arguments: str) -> set[str]:
+    register_datasets()
+    with initialize_config_module("lightning_ubs.configs", version_base="1.3"):
+        config = compose("compare", compare_overrides(shlex.split(arguments)))
+    return {run.key for run in expand_grid(OmegaConf.to_container(config, resolve=True))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_committed_run_is_planned_by_a_command_on_the_page(store: str) -> None:
+    keys = {key for arguments, name in commands() if name == store for key in planned(arguments)}
+    assert {record.key for record in ResultsStore(ROOT / "docs" / "results" / store).records()} <= keys
+
+
+def test_every_command_on_the_pages_has_its_store() -> None:
+    assert {store for _, store in commands()} == set(STORES)
