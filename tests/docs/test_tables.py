@@ -166,6 +166,9 @@ def rows_of(table: str) -> dict[str, dict[str, str]]:
     return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
 
 
+BASELINES = ("Random", "released Random")
+
+
 def test_what_the_pages_say_of_the_released_baseline_is_in_its_table() -> None:
     rows, page = rows_of(method_tables.notebooks()), words_of("docs/results.md")
     scene = {column: cell.lstrip("+") for column, cell in rows["clif, scene"].items()}
@@ -174,7 +177,11 @@ def test_what_the_pages_say_of_the_released_baseline_is_in_its_table() -> None:
     assert f"UBS − Random, {scene['UBS batch − Random']} is left" in page
     for column in ("Random − released Random", "UBS batch − released Random"):
         assert scene[column].split(" ")[0] in re.findall(r"with CLIF on scene ([\d.]+) and ([\d.]+)", page)[0]
-    assert rows["clif, emotions"]["Random − released Random"].startswith("−"), "there it is the better one"
+    emotions, yeast = rows["clif, emotions"], rows["clif, yeast"]
+    assert f"by {emotions['Random − released Random'].lstrip('−')} and level with it" in page
+    half = [float(one) for one in yeast["Random − released Random"].lstrip("−").split(" ± ")]
+    assert half[0] < half[1], "level with it"
+    assert all(row[f"UBS batch − {other}"].startswith("−") for row in (emotions, yeast) for other in BASELINES)
     released = [row["Random − released Random"] for name, row in rows.items() if name.startswith("mlp, ")]
     assert len(released) == 4
     assert all(cell.startswith("+") for cell in released)
@@ -186,6 +193,14 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
     gains = {name: row for name, row in rows_of(model_tables.paper_models_summary()).items() if ": gain in" in name}
     assert sum(name.startswith("all ") for name in gains) == len(method_tables.METRICS)
     assert not any("**" in cell for row in gains.values() for cell in row.values())
+    models, over = words_of("docs/results_models.md"), gains["all 9 cells: gain in Macro-AUC"]
+    lost = {name: [one.lstrip("−") for one in re.findall(r"−[\d.]+", over[name])] for name in ("UBS", "UBS batch")}
+    assert "UBS loses {0} ({2} to {1}), ".format(*lost["UBS"]) in models
+    assert "released code {0} ({2} to {1})".format(*lost["UBS batch"]) in models
+    ranks = rows_of(model_tables.paper_models_summary())["all 9 cells: average rank in Macro-AUC"]
+    said = f"average rank is {ranks['UBS batch']} of 7, Random's {ranks['Random']}, Balance's {ranks['Balance']}."
+    assert said in words_of("docs/results.md")
+    assert "UBS loses {0} ({2} to {1})".format(*lost["UBS"]) in words_of("docs/results.md")
     cells = rows_of(model_tables.paper_models())
     for model in ("CLIF", "DELA"):
         scene = {column: float(cell.strip("*")) for column, cell in cells[f"{model}, scene"].items()}
