@@ -92,7 +92,7 @@ def main_summary() -> str:
 def by_kind() -> str:
     """Each method against Random on large sets of texts with many rare labels, and on the other sets."""
     rows = []
-    for name, by_data in _kinds().items():
+    for name, by_data in kinds().items():
         methods = [method for method in next(iter(by_data.values())) if method != "Random"]
         for metric, words, _ in METRICS[:2]:
             cells = (interval(set_gains(by_data, method, metric)) for method in methods)
@@ -103,7 +103,7 @@ def by_kind() -> str:
 def how_soon() -> str:
     """Which folds reach Random's best validation score, and in how many epochs instead of Random's."""
     rows = []
-    for name, by_data in _kinds().items():
+    for name, by_data in kinds().items():
         methods = [method for method in next(iter(by_data.values())) if method != "Random"]
         cells = [_median_epochs(by_data, method) for method in methods]
         rows.append([f"{name} ({len(by_data)} sets)", *cells])
@@ -112,7 +112,7 @@ def how_soon() -> str:
     return table(["folds that reach Random's best: epochs, and Random's", *methods], rows)
 
 
-def _kinds() -> dict[str, dict[str, ByMethod]]:
+def kinds() -> dict[str, dict[str, ByMethod]]:
     """The sets by kind, defective ones left out."""
     sound = {data: runs for data, runs in complete(stored("main_table")).items() if data not in REPAIRED}
     return {

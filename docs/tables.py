@@ -1,4 +1,4 @@
-"""Write the tables of README.md and the pages of results from what was measured: ``python docs/tables.py [--check]``.
+"""Write the tables and pictures of README.md and of the pages of results: ``python docs/tables.py [--check]``.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; the words around it are written by hand.
 Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
+from pictures import PICTURES, drawn
 from stored_results import Folds, complete, gains, interval, mean, plus_minus, stored, table
 
 from lightning_ubs.report.results import Run
@@ -26,7 +27,7 @@ from lightning_ubs.report.results import Run
 ROOT = Path(__file__).parents[1]
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_by_set", "results_models")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_in_detail", "results_by_set", "results_models")),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -173,18 +174,27 @@ def filled(text: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
 
 
+def written() -> dict[Path, str]:
+    """Every file with tables, and every picture, as it should be."""
+    pages = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    return pages | {ROOT / "docs" / f"{name}.svg": drawn(name) for name in PICTURES}
+
+
 def main() -> str | None:
-    """Write the tables, or say which pages have others."""
-    parser = argparse.ArgumentParser(description="Write the tables of README.md and of the pages of results.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is not up to date")
+    """Write the tables and pictures, or say which files have others."""
+    parser = argparse.ArgumentParser(description="Write the tables and pictures of README.md and of the pages of results.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is not up to date")
     check = parser.parse_args().check
-    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
-    old = {page: filled(text) for page, text in texts.items() if filled(text) != text}
+    old = {
+        path: text
+        for path, text in written().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
     if check and old:
-        names = " and ".join(page.name for page in old)
-        return f"Tables of {names} are not up to date; run python docs/tables.py."
-    for page, text in old.items():
-        page.write_text(text, encoding="utf-8")
+        names = " and ".join(path.name for path in old)
+        return f"{names}: not up to date; run python docs/tables.py."
+    for path, text in old.items():
+        path.write_text(text, encoding="utf-8")
     return None
 
 

@@ -29,7 +29,11 @@ import stored_results  # noqa: E402
 import tables  # noqa: E402
 
 
-def test_every_table_is_up_to_date() -> None:
+def words_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_every_table_and_picture_is_up_to_date() -> None:
     done = subprocess.run([sys.executable, "docs/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -37,6 +41,7 @@ def test_every_table_is_up_to_date() -> None:
 def test_every_table_is_shown_somewhere_and_a_changed_number_is_noticed() -> None:
     pages = [page.read_text(encoding="utf-8") for page in tables.PAGES]
     assert {name for page in pages for _, name, _ in tables.MARKED.findall(page)} == set(tables.TABLES)
+    assert all(any(f"({name}.svg)" in page for page in pages) for name in tables.PICTURES)
     for page in pages:
         number = next(found for found in tables.MARKED.finditer(page))
         start = page.index("0.", number.start())
@@ -45,7 +50,7 @@ def test_every_table_is_shown_somewhere_and_a_changed_number_is_noticed() -> Non
 
 
 def test_what_the_page_says_of_a_quarter_of_the_training_is_what_the_report_finds() -> None:
-    text = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    text = words_of("docs/results_in_detail.md")
     results = load_results(ROOT / "docs" / "results" / "savings")
     whole = [run.record for run in results.runs if run.data in tables.RARE]
     found = {one.method: one for one in find_savings(Results(whole)) if one.budget < one.baseline_budget}
@@ -82,13 +87,12 @@ def test_the_decision_on_the_default_way_of_drawing_is_what_its_store_says() -> 
         )
 
     gain, whole = gain_over("UBS batch"), gain_over("Random")
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    readme = words_of("README.md")
     assert f"UBS gains {whole.mean:.4f} Macro-AUC ({whole.low:.4f} to {whole.high:.4f})" in readme
     words = f"Macro-AUC {signed(gain.mean)}, "
     assert len(sets) == 8
-    for page, aside in (("results.md", ""), ("paper.md", "95 % interval over the sets ")):
-        text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
-        assert f"{words}{aside}{signed(gain.low)} to {signed(gain.high)}" in text
+    for page, aside in (("results_in_detail", ""), ("paper", "95 % interval over the sets ")):
+        assert f"{words}{aside}{signed(gain.low)} to {signed(gain.high)}" in words_of(f"docs/{page}.md")
     assert gain.mean > 0, "at least as good"
     assert BatchSelection().replacement == "systematic"
 
@@ -105,16 +109,18 @@ def test_what_is_trained_to_convergence_has_the_settings_that_were_chosen_on_ran
             )
 
 
-def words_of(page: str) -> str:
-    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
-
-
 def test_no_method_shows_a_gain_on_the_papers_sets_as_the_pages_say() -> None:
     gains = [line for line in method_tables.main_summary().splitlines() if "gain over Random" in line]
     assert len(gains) == len(method_tables.METRICS)
     assert not any("**" in line for line in gains)
     for page in ("README.md", "docs/results.md"):
         assert "o method shows a gain over" in words_of(page)
+
+
+def test_the_page_of_results_is_read_in_three_minutes() -> None:
+    """Of its tables a reader takes a few cells."""
+    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    assert sum(len(line.split()) for line in lines if not line.startswith(("|", "<!--"))) < 800
 
 
 def test_what_the_pages_say_of_the_two_kinds_of_sets_is_in_their_tables() -> None:
@@ -157,7 +163,7 @@ def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says()
     worse = {name: (mean, low, high) for name, (mean, low, high) in bounds.items() if high < 0}
     assert set(worse) == {"UBS replacement=batch"}
     mean, low, high = (abs(one) for one in worse["UBS replacement=batch"])
-    assert f"UBS is {mean:.4f} worse ({high:.4f} to {low:.4f})" in words_of("docs/results.md")
+    assert f"UBS is {mean:.4f} worse ({high:.4f} to {low:.4f})" in words_of("docs/results_in_detail.md")
 
 
 def rows_of(table: str) -> dict[str, dict[str, str]]:
@@ -170,13 +176,14 @@ BASELINES = ("Random", "released Random")
 
 
 def test_what_the_pages_say_of_the_released_baseline_is_in_its_table() -> None:
-    rows, page = rows_of(method_tables.notebooks()), words_of("docs/results.md")
+    rows, page = rows_of(method_tables.notebooks()), words_of("docs/results_in_detail.md")
     scene = {column: cell.lstrip("+") for column, cell in rows["clif, scene"].items()}
     assert f"UBS is {scene['UBS batch − released Random']} better than the released Random" in page
     assert f"as soon as it is shuffled and has weight decay: {scene['Random − released Random']}." in page
     assert f"UBS − Random, {scene['UBS batch − Random']} is left" in page
     for column in ("Random − released Random", "UBS batch − released Random"):
-        assert scene[column].split(" ")[0] in re.findall(r"with CLIF on scene ([\d.]+) and ([\d.]+)", page)[0]
+        said = re.findall(r"with CLIF on scene ([\d.]+) and ([\d.]+)", words_of("docs/results.md"))
+        assert scene[column].split(" ")[0] in said[0]
     emotions, yeast = rows["clif, emotions"], rows["clif, yeast"]
     assert f"by {emotions['Random − released Random'].lstrip('−')} and level with it" in page
     half = [float(one) for one in yeast["Random − released Random"].lstrip("−").split(" ± ")]
@@ -205,7 +212,7 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
     for model in ("CLIF", "DELA"):
         scene = {column: float(cell.strip("*")) for column, cell in cells[f"{model}, scene"].items()}
         assert scene["Random"] > scene["UBS, printed"] > scene["Random, printed"]
-    page, scene = words_of("docs/results.md"), cells["CLIF, scene"]
+    page, scene = words_of("docs/results_in_detail.md"), cells["CLIF, scene"]
     gain = float(scene["UBS, printed"]) - float(scene["Random, printed"])
     assert f"a gain of {gain:.4f} there, from {scene['Random, printed']} to {scene['UBS, printed']}, both" in page
     assert f"the {scene['Random'].strip('*')} of plain shuffling here" in page
