@@ -33,6 +33,12 @@ def words_of(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """Row → column → cell."""
+    head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
+
+
 def test_every_table_and_picture_is_up_to_date() -> None:
     done = subprocess.run([sys.executable, "docs/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -156,6 +162,25 @@ def test_the_claims_on_the_page_are_those_of_the_main_table() -> None:
     assert f"costs UBS {lost.mean:.4f} Macro-AUC ({lost.low:.4f} to {lost.high:.4f})" in page
 
 
+def test_the_table_of_claims_repeats_the_numbers_by_set() -> None:
+    page, by_data = words_of("docs/results.md"), stored_results.complete(stored_results.stored("main_table"))
+
+    def gain_on(data: str, method: str) -> tuple[str, str]:
+        gain = paired_interval(stored_results.gains(by_data[data][method], by_data[data]["Random"]))
+        return f"{gain.mean:+.3f}".replace("-", "−"), f"{(gain.high - gain.low) / 2:.3f}"
+
+    for data in ("yeast", "enron"):
+        assert "{} {} ± {}".format(data, *gain_on(data, "Balance")) in page
+    assert f"most on cal500 ({gain_on('cal500', 'UBS')[0]})" in page
+    soon = {method: cell.split(" ")[0] for method, cell in rows_of(method_tables.convergence())["yahoo-Arts1"].items()}
+    said = f"yahoo-Arts in {soon['UBS']} instead of {soon['Random']} epochs (medians, all five folds)"
+    assert f"{said}, drawn batch by batch in {soon['UBS batch']};" in page
+    costs = {name: row["median"] for name, row in rows_of(tables.epoch_costs()).items()}
+    wide, tiny = (costs[f"UBS epoch / plain, MLP, {size}"] for size in ("yahoo-Arts' shape", "yeast's size"))
+    clif = costs["1 + UBS's own clock / epoch, CLIF"]
+    assert f"{clif} with CLIF, {wide} with an MLP of that size, {tiny} where an epoch takes 40 ms" in page
+
+
 def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says() -> None:
     rows = [line.strip("| ").split(" | ") for line in method_tables.sensitivity().splitlines()[2:]]
     assert not any("**" in cell for row in rows for cell in row)
@@ -164,12 +189,6 @@ def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says()
     assert set(worse) == {"UBS replacement=batch"}
     mean, low, high = (abs(one) for one in worse["UBS replacement=batch"])
     assert f"UBS is {mean:.4f} worse ({high:.4f} to {low:.4f})" in words_of("docs/results_in_detail.md")
-
-
-def rows_of(table: str) -> dict[str, dict[str, str]]:
-    """Row → column → cell."""
-    head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
 
 
 BASELINES = ("Random", "released Random")
