@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from method_tables import METRICS
+from scipy.stats import kendalltau
 from stored_results import (
     ByMethod,
     bold_best,
     complete,
+    counted,
     epochs_needed,
     gains,
     interval,
@@ -71,8 +73,34 @@ def paper_models_summary() -> str:
         rows.append([f"{name}: gain in {words}", "–", *gain])
     rows.append(_ranks(name, cells, methods))
     for name, part in parts.items():
-        rows.append([f"{name}: best epoch among the last {LAST}", *(_late(part, method) for method in methods)])
+        rows.append(
+            [f"{name}: best epoch among the last {LAST}", *(_late(_all_runs(part, [method])) for method in methods)]
+        )
     return table(["the paper's settings", *methods], rows)
+
+
+def three_times() -> str:
+    """Macro-AUC and rank of every method after 100 and 300 epochs on the same folds, and how far the orders agree."""
+    short, long = by_model(stored("paper_models")), by_model(stored("three_times"))
+    methods = _methods(long)
+    rows = []
+    for model, by_data in long.items():
+        for data, runs in by_data.items():
+            before = {method: {fold: short[model][data][method][fold] for fold in runs[method]} for method in methods}
+            means = [[mean(found[method]) for method in methods] for found in (before, runs)]
+            agreement = f"{kendalltau(*means).statistic:.2f}"
+            name = f"{NAMES[model]}, {data}, {counted(runs['Random'])}"
+            for epochs, found, tau in ((100, before, "–"), (300, runs, agreement)):
+                rows.append([f"{name}: {epochs} epochs", *_ordered(found, methods), tau])
+    head = [*methods, "UBS batch − Random", "UBS − Random", f"best among the last {LAST}", "τ"]
+    return table(["Macro-AUC (rank)", *head], rows)
+
+
+def _ordered(runs: ByMethod, methods: list[str]) -> list[str]:
+    means = [mean(runs[method]) for method in methods]
+    ranked = zip(means, competition_ranks(np.array(means), True), strict=True)
+    gained = (plus_minus(gains(runs[method], runs["Random"])) for method in ("UBS batch", "UBS"))
+    return [*(f"{one:.4f} ({rank})" for one, rank in ranked), *gained, _late(_all_runs({"": runs}))]
 
 
 def _ranks(name: str, cells: dict[str, ByMethod], methods: list[str]) -> list[str]:
@@ -96,7 +124,7 @@ def authors_rate() -> str:
 def _rate_cells(runs: ByMethod) -> list[str]:
     base = runs["Random"]
     gained = (plus_minus(gains(runs[method], base)) for method in ("UBS batch", "UBS"))
-    return [f"{mean(base):.4f}", *gained, _late({"": runs}, "Random")]
+    return [f"{mean(base):.4f}", *gained, _late(base.values())]
 
 
 def yahoo_arts() -> str:
@@ -128,15 +156,21 @@ def _printed(metric: str) -> dict[tuple[str, str, str], str]:
     return {(row["model"], row["dataset"], row["method"]): row["value"] for row in rows}
 
 
-def _late(by_data: dict[str, ByMethod], method: str) -> str:
-    ends = [run.record for runs in by_data.values() for run in runs[method].values()]
-    late = sum((one.best_epoch or 0) >= (one.max_epochs or 0) - LAST for one in ends)
-    return f"{late} of {len(ends)}"
+def _all_runs(by_data: dict[str, ByMethod], methods: Iterable[str] | None = None) -> list[Run]:
+    """Every run, or those of some methods."""
+    return [run for runs in by_data.values() for method in methods or runs for run in runs[method].values()]
+
+
+def _late(runs: Iterable[Run]) -> str:
+    """How many runs have their best epoch among the last."""
+    ends = [(run.record.best_epoch or 0) >= (run.record.max_epochs or 0) - LAST for run in runs]
+    return f"{sum(ends)} of {len(ends)}"
 
 
 MODEL_TABLES: dict[str, Callable[[], str]] = {
     "paper_models": paper_models,
     "paper_models_summary": paper_models_summary,
+    "three_times": three_times,
     "authors_rate": authors_rate,
     "yahoo_arts": yahoo_arts,
 }

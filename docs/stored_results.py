@@ -61,6 +61,11 @@ def mean(runs: Folds, metric: str = "macro_auc") -> float:
     return float(np.mean([run.metrics[metric] for run in runs.values()]))
 
 
+def counted(runs: Folds) -> str:
+    """How many folds, in words."""
+    return f"{len(runs)} fold{'s' * (len(runs) > 1)}"
+
+
 def epochs_needed(runs: Folds, base: Folds) -> str:
     """Epochs to the best validation score of ``base`` on the same fold: median and range of the folds that reach it."""
     return _spread([epochs for _, epochs in _reached(runs, base)], len(runs), "g")

@@ -20,7 +20,7 @@ import numpy as np
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
 from pictures import PICTURES, drawn
-from stored_results import Folds, complete, gains, interval, mean, plus_minus, stored, table
+from stored_results import Folds, complete, counted, gains, interval, mean, plus_minus, stored, table
 
 from lightning_ubs.report.results import Run
 
@@ -62,7 +62,7 @@ def savings_table() -> str:
     parts = []
     for data, runs in savings().items():
         base = runs["Random", LONGEST]
-        head = [f"{data}, {_folds(base)}", "samples", *(f"{budget} epochs" for budget in BUDGETS)]
+        head = [f"{data}, {counted(base)}", "samples", *(f"{budget} epochs" for budget in BUDGETS)]
         rows = []
         for method in dict.fromkeys(method for method, _ in runs):
             cells = [f"{mean(runs[method, budget]):.4f} ({_gain(runs[method, budget], base)})" for budget in BUDGETS]
@@ -182,13 +182,11 @@ def written() -> dict[Path, str]:
 
 def main() -> str | None:
     """Write the tables and pictures, or say which files have others."""
-    parser = argparse.ArgumentParser(description="Write the tables and pictures of README.md and of the pages of results.")
+    parser = argparse.ArgumentParser(description="Write the tables and pictures of README.md and the results.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if one is not up to date")
     check = parser.parse_args().check
     old = {
-        path: text
-        for path, text in written().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
+        path: text for path, text in written().items() if not path.exists() or path.read_text(encoding="utf-8") != text
     }
     if check and old:
         names = " and ".join(path.name for path in old)
@@ -212,10 +210,6 @@ def _samples(run: Run) -> int:
     known = run.record.samples_trained
     assert known is not None, f"{run.key} does not say how many samples it trained on."
     return known
-
-
-def _folds(runs: Folds) -> str:
-    return f"{len(runs)} fold{'s' * (len(runs) > 1)}"
 
 
 if __name__ == "__main__":

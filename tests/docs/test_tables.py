@@ -237,6 +237,44 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
     assert f"the {scene['Random'].strip('*')} of plain shuffling here" in page
 
 
+def test_after_three_times_the_epochs_every_method_stands_in_its_own_column() -> None:
+    """By hand from the store's lines."""
+    lines = (ROOT / "docs/results/three_times/runs.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    whole = model_tables.by_model(stored_results.stored("three_times"))
+    rows = {name: row for name, row in rows_of(model_tables.three_times()).items() if "300 epochs" in name}
+    for name, row in rows.items():
+        model, data = (words.lower() for words in name.split(", ")[:2])
+        for method, folds in whole[model][data].items():
+            chosen = [
+                one["metrics"]["macro_auc"]["value"]
+                for one in found
+                if (one["model"], one["data"], one["label"]) == (model, data, method) and one["fold"] in folds
+            ]
+            assert row[method].startswith(f"{sum(chosen) / len(chosen):.4f} ("), (name, method)
+    assert rows
+
+
+def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_table() -> None:
+    rows, page = rows_of(model_tables.three_times()), words_of("docs/results_models.md")
+    before, after = (rows[f"CLIF, scene, 5 folds: {epochs} epochs"] for epochs in (100, 300))
+    behind = {method: after[f"{method} − Random"].lstrip("−") for method in ("UBS", "UBS batch")}
+    assert f"UBS is {behind['UBS']} behind Random, drawn batch by batch {behind['UBS batch']}." in page
+    assert f"UBS is behind Random by {behind['UBS']}" in words_of("docs/results.md")
+    places = [
+        [re.findall(r"\((\d)\)", row[method])[0] for row in (before, after)] for method in ("UBS batch", "Random")
+    ]
+    assert places == [["1", "5"], ["5", "2"]], "from the first place to the fifth, and from the fifth to the second"
+    late = [row["best among the last 5"].split(" ")[0] for row in (after, before)]
+    assert "in {} of 35 runs instead of {},".format(*late) in page
+    assert f"(τ {after['τ']})" in page
+    short, long = (
+        model_tables.by_model(stored_results.stored(name))["clif"]["scene"] for name in ("paper_models", "three_times")
+    )
+    more = [stored_results.mean(long[method]) - stored_results.mean(short[method]) for method in long]
+    assert f"gains {min(more):.4f} to {max(more):.4f} from" in page
+
+
 def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
     epochs = {
         name: row["epochs to Random's best"].split(" ")[0] for name, row in rows_of(model_tables.yahoo_arts()).items()
