@@ -18,7 +18,8 @@ from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refr
 from benchmarks.measure import Row
 
 # By how much the same ratio differs from one machine to another; what CI must not fail for.
-MACHINES = 0.1
+# C of 28,596 x 22 took 1.07, 1.31 and 1.51 of its product on three of them.
+MACHINES = 0.25
 
 PARTS = {
     "epoch": epoch_rows,
@@ -36,7 +37,7 @@ PARTS = {
 def main() -> int:
     """Print and write each number as it is measured, and fail if one is worse than its bound twice in a row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What selection costs, as ratios.")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; about five minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for every change; five to ten minutes")
     parser.add_argument("--only", choices=sorted(PARTS), help="one part instead of all")
     parser.add_argument("--repeats", type=int, default=5, help="alternating repeats of each ratio, at least 5")
     parser.add_argument("--threads", type=int, default=1, help="1 counts processor time, more the clock's")
