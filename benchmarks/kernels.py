@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -28,7 +29,9 @@ def correlation_rows(repeats: int, quick: bool) -> Iterator[Row]:
     yield _against_product(
         "C / product, 5,000 x 374, 90 % in one bin", _uncertainty(5000, 374, 0.9), repeats, 0.25, sparse
     )
-    yield _against_product("C / product, 28,596 x 22", _uncertainty(28_596, 22, 0.0), repeats, 1.3, few)
+    # 1.07, 1.31 and 1.51 on three machines: some gain less than others from half of the rows of so narrow a product.
+    narrow = _against_product("C / product, 28,596 x 22", _uncertainty(28_596, 22, 0.0), repeats, 1.3, few)
+    yield replace(narrow, machines=0.25)
     some = _uncertainty(2000, 12, 0.0)
     yield ratio(
         "C / pairwise scikit-learn, 2,000 x 12", lambda: uncertainty_correlation(some), lambda: _pairwise(some), repeats

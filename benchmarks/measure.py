@@ -27,6 +27,7 @@ class Row:
         high: upper quartile.
         bound: at most this, or None where the number only informs.
         limit: what keeps the number from being smaller.
+        machines: by which share of the bound the number differs from one machine to another.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Row:
     high: float
     bound: float | None
     limit: str
+    machines: float = 0.1
 
     @property
     def missed(self) -> bool:
@@ -71,7 +73,7 @@ def growth(name: str, work_of: Callable[[int], Work], sizes: Sequence[int], repe
 
 def exact(name: str, value: float, bound: float | None, limit: str) -> Row:
     """A number that has no noise, such as bytes."""
-    return Row(name, value, value, value, bound, limit)
+    return Row(name, value, value, value, bound, limit, machines=0.0)
 
 
 def peak_bytes(work: Work) -> int:

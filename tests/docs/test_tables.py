@@ -271,8 +271,9 @@ def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_table() -> None:
     short, long = (
         model_tables.by_model(stored_results.stored(name))["clif"]["scene"] for name in ("paper_models", "three_times")
     )
-    more = [stored_results.mean(long[method]) - stored_results.mean(short[method]) for method in long]
-    assert f"gains {min(more):.4f} to {max(more):.4f} from" in page
+    more = {method: stored_results.mean(long[method]) - stored_results.mean(short[method]) for method in long}
+    assert f"gains {min(more.values()):.4f} to {max(more.values()):.4f} from" in page
+    assert set(sorted(more, key=more.__getitem__)[:2]) == {"UBS", "UBS batch"}, "UBS least"
 
 
 def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
