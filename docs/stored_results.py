@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_ubs.report.method import ordered
 from lightning_ubs.report.results import Run, load_results
 from lightning_ubs.report.speed import epochs_to
 from lightning_ubs.report.statistics import paired_interval
@@ -27,12 +28,12 @@ def stored(name: str) -> Sequence[Run]:
 
 
 def complete(runs: Iterable[Run]) -> dict[str, ByMethod]:
-    """Data → method → fold → run, of the folds on which every method has been trained; Random comes first."""
+    """Data → method → fold → run, of the folds on which every method has been trained; methods as in reports."""
+    runs = list(runs)
     found: dict[str, ByMethod] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         found[run.data][run.method.label][run.unit[0]] = run
-    named = dict.fromkeys(method for by_method in found.values() for method in by_method)
-    methods = sorted(named, key=lambda method: method != "Random")
+    methods = list(dict.fromkeys(method.label for method in ordered(list({run.method for run in runs}))))
     folds = {
         data: set.intersection(*(set(by_method[method]) for method in methods)) for data, by_method in found.items()
     }
