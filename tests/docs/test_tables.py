@@ -231,6 +231,7 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
         assert scene["Random"] > scene["UBS, printed"] > scene["Random, printed"]
     none = [float(cells[f"{model}, cal500"][name].strip("*")) for model in ("CLIF", "MPVAE") for name in ranks]
     assert f"all values lie between {min(none):.4f} and {max(none):.4f}" in models
+    assert f"not even with DELA ({cells['DELA, cal500']['Random'].strip('*')} with Random)" in models
     ranking = stored_results.mean(
         model_tables.by_model(stored_results.stored("paper_models"))["clif"]["cal500"]["Random"], "ranking_loss"
     )
