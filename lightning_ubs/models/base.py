@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 from torchmetrics import MetricCollection
 from typing_extensions import override
 
@@ -167,9 +168,25 @@ class LabelHeads(nn.Module):
         return logits
 
 
-def kaiming_linear(fan_in: int, fan_out: int, slope: float = 0.0) -> nn.Linear:
+class LabelLinear(nn.Linear):
+    """A linear layer that every label's own features pass: (b, q, h) → (b, q, k).
+
+    On a CPU, PyTorch gives products to MKL, which uses half of an AMD processor's vector units, and convolutions to
+    oneDNN, which uses them all. So it is a 1 × 1 convolution there, forward and backward in half of the time.
+    """
+
+    @override
+    def forward(self, input: Tensor) -> Tensor:
+        """Return ``input @ weight.T + bias``."""
+        if input.ndim != 3 or input.device.type != "cpu":
+            return super().forward(input)
+        pixels = input.transpose(1, 2).unsqueeze(2)
+        return conv2d(pixels, self.weight[:, :, None, None], self.bias).squeeze(2).transpose(1, 2)
+
+
+def kaiming_linear(fan_in: int, fan_out: int, slope: float = 0.0, kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
     """Return a linear layer, weights Kaiming-uniform for a ReLU of that slope, biases from U(0, 0.1)."""
-    layer = nn.Linear(fan_in, fan_out)
+    layer = kind(fan_in, fan_out)
     nn.init.kaiming_uniform_(layer.weight, a=slope, nonlinearity="leaky_relu")
     nn.init.uniform_(layer.bias, 0.0, 0.1)
     return layer

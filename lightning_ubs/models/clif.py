@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, leaky_relu
 from typing_extensions import override
 
-from lightning_ubs.models.base import LabelHeads, MultiLabelModule, kaiming_linear
+from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear
 from lightning_ubs.observe.dataset import training_labels
 
 _SLOPE = 0.1
@@ -121,7 +121,7 @@ class CLIF(MultiLabelModule):
         self.gate = nn.Linear(embedding_dim, hidden)
         nn.init.kaiming_uniform_(self.gate.weight, nonlinearity="sigmoid")
         nn.init.zeros_(self.gate.bias)
-        self.label_features = kaiming_linear(hidden, hidden, _SLOPE)
+        self.label_features = kaiming_linear(hidden, hidden, _SLOPE, LabelLinear)
         self.heads = LabelHeads(num_labels, hidden)
 
     def set_label_graph(self, labels: Any) -> None:
@@ -172,8 +172,8 @@ class CLIF(MultiLabelModule):
     def _logits(self, x: Tensor, embeddings: Tensor) -> Tensor:
         gates = torch.sigmoid(self.gate(embeddings))
         gated = self.feature_layers(x).unsqueeze(1) * gates
-        # In place: at (b, q, 512) this is the largest tensor of the model, and its input is not needed again.
-        features = leaky_relu(self.label_features(gated), _SLOPE, inplace=True)
+        # Not in place: the layer's output is a view, and a view that is changed costs its backward pass two copies.
+        features = leaky_relu(self.label_features(gated), _SLOPE)
         logits: Tensor = self.heads(features)
         return logits.float()
 

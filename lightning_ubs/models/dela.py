@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 from typing_extensions import override
 
-from lightning_ubs.models.base import LabelHeads, MultiLabelModule, kaiming_linear
+from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear
 
 _TEMPERATURE = 2 / 3
 _NOISE_FLOOR = 0.5
@@ -81,7 +81,7 @@ class DELA(MultiLabelModule):
         self.gate_layer = nn.Linear(latent_dim, latent_dim)
         nn.init.constant_(self.gate_layer.bias, 2.0)
         self.decoder_in = kaiming_linear(num_features + latent_dim, 256)
-        self.decoder_out = kaiming_linear(256, 512)
+        self.decoder_out = kaiming_linear(256, 512, kind=LabelLinear)
         self.heads = LabelHeads(num_labels, 512)
 
     @override
