@@ -127,6 +127,27 @@ def _rate_cells(runs: ByMethod) -> list[str]:
     return [f"{mean(base):.4f}", *gained, _late(base.values())]
 
 
+def text_sets() -> str:
+    """UBS against Random with CLIF on sets of texts, and what the paper prints."""
+    by_data = by_model(stored("text_sets"))["clif"]
+    printed = _printed("Macro-AUC")
+    rows = []
+    for data, runs in by_data.items():
+        base = runs["Random"]
+        gained = (
+            plus_minus(gains(runs[method], base, metric))
+            for metric in ("macro_auc", "map")
+            for method in ("UBS batch", "UBS")
+        )
+        theirs = (printed.get(("CLIF", data, method), "–") for method in ("Random", "Ours"))
+        late = _late(_all_runs({data: runs}))
+        rows.append([f"{data}, {counted(base)}", f"{mean(base):.4f}", *gained, late, *theirs])
+    head = [f"{method} − Random{words}" for words in ("", ", average precision") for method in ("UBS batch", "UBS")]
+    return table(
+        ["Macro-AUC, CLIF", "Random", *head, f"best among the last {LAST}", "Random, printed", "UBS, printed"], rows
+    )
+
+
 def yahoo_arts() -> str:
     """How soon UBS reaches Random's best validation score on yahoo-Arts with CLIF, and the test scores."""
     (runs,) = by_model(stored("yahoo_arts"))["clif"].values()
@@ -172,5 +193,6 @@ MODEL_TABLES: dict[str, Callable[[], str]] = {
     "paper_models_summary": paper_models_summary,
     "three_times": three_times,
     "authors_rate": authors_rate,
+    "text_sets": text_sets,
     "yahoo_arts": yahoo_arts,
 }

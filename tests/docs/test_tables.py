@@ -298,6 +298,28 @@ def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_table() -> None:
     assert set(sorted(more, key=more.__getitem__)[:2]) == {"UBS", "UBS batch"}, "UBS least"
 
 
+def test_what_the_pages_say_of_texts_with_clif_is_in_its_table() -> None:
+    rows, page = rows_of(model_tables.text_sets()), words_of("docs/results_models.md")
+    means = {}
+    for name, row in rows.items():
+        for method in ("UBS", "UBS batch"):
+            for words in ("", ", average precision"):
+                gain, half = (float(one.replace("−", "-")) for one in row[f"{method} − Random{words}"].split(" ± "))
+                assert gain < half, "a gain"
+                means[name.split(",")[0], method + words] = gain + half
+    assert {name for name, high in means.items() if high < 0} == {("LLOG-F", "UBS")}
+    llog = {name.split(",")[0]: row for name, row in rows.items()}["LLOG-F"]
+    assert f"On LLOG-F it loses {llog['UBS − Random'].lstrip('−')}, and" in page
+    by_data = model_tables.by_model(stored_results.stored("text_sets"))["clif"]
+    for method in ("UBS", "UBS batch"):
+        assert stored_results.epochs_needed(by_data["LLOG-F"][method], by_data["LLOG-F"]["Random"]) == "–"
+    assert float(llog["Random"]) > float(llog["UBS, printed"])
+    assert float(rows["enron, 5 folds"]["Random"]) < float(rows["enron, 5 folds"]["Random, printed"])
+    late = [int(rows[f"{data}, 5 folds"]["best among the last 5"].split(" ")[0]) for data in ("enron", "langlog")]
+    assert f"one of the last five in {sum(late)} of 30 runs. On LLOG-F it has." in page
+    assert llog["best among the last 5"] == "0 of 15"
+
+
 def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
     epochs = {
         name: row["epochs to Random's best"].split(" ")[0] for name, row in rows_of(model_tables.yahoo_arts()).items()
