@@ -278,24 +278,58 @@ def test_after_three_times_the_epochs_every_method_stands_in_its_own_column() ->
 
 
 def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_table() -> None:
-    rows, page = rows_of(model_tables.three_times()), words_of("docs/results_models.md")
-    before, after = (rows[f"CLIF, scene, 5 folds: {epochs} epochs"] for epochs in (100, 300))
-    behind = {method: after[f"{method} − Random"].lstrip("−") for method in ("UBS", "UBS batch")}
-    assert f"UBS is {behind['UBS']} behind Random, drawn batch by batch {behind['UBS batch']}." in page
-    assert f"UBS is behind Random by {behind['UBS']}" in words_of("docs/results.md")
-    places = [
-        [re.findall(r"\((\d)\)", row[method])[0] for row in (before, after)] for method in ("UBS batch", "Random")
-    ]
-    assert places == [["1", "5"], ["5", "2"]], "from the first place to the fifth, and from the fifth to the second"
-    late = [row["best among the last 5"].split(" ")[0] for row in (after, before)]
-    assert "in {} of 35 runs instead of {},".format(*late) in page
-    assert f"(τ {after['τ']})" in page
-    short, long = (
-        model_tables.by_model(stored_results.stored(name))["clif"]["scene"] for name in ("paper_models", "three_times")
+    rows, page, short_page = (
+        rows_of(model_tables.three_times()),
+        words_of("docs/results_models.md"),
+        words_of("docs/results.md"),
     )
-    more = {method: stored_results.mean(long[method]) - stored_results.mean(short[method]) for method in long}
-    assert f"gains {min(more.values()):.4f} to {max(more.values()):.4f} from" in page
-    assert set(sorted(more, key=more.__getitem__)[:2]) == {"UBS", "UBS batch"}, "UBS least"
+    (scene, scene_after), (yeast, yeast_after) = (
+        [rows[f"CLIF, {data}, 5 folds: {epochs} epochs"] for epochs in (100, 300)] for data in ("scene", "yeast")
+    )
+
+    def behind(row: dict[str, str], method: str) -> str:
+        return row[f"{method} − Random"].lstrip("−")
+
+    def place(row: dict[str, str], method: str) -> int:
+        return int(re.findall(r"\((\d)\)", row[method])[0])
+
+    lost = f"{behind(yeast_after, 'UBS')}, drawn batch by batch {behind(yeast_after, 'UBS batch')}"
+    assert f"On yeast it stays last, in either way of drawing, and behind Random by more than chance: {lost}." in page
+    assert all({place(row, "UBS"), place(row, "UBS batch")} == {6, 7} for row in (yeast, yeast_after))
+    for method in ("UBS", "UBS batch"):
+        mean, half = (float(one) for one in behind(yeast_after, method).split(" ± "))
+        assert mean > half, "by more than chance"
+    assert f"On scene it is {behind(scene_after, 'UBS')} behind Random, drawn" in page
+    assert f"by batch {behind(scene_after, 'UBS batch')}, which may be chance" in page
+    assert (
+        f"UBS is behind Random by {behind(scene_after, 'UBS')} on scene, and last on yeast, "
+        f"by {behind(yeast_after, 'UBS')}." in short_page
+    )
+    assert [place(row, "UBS batch") for row in (scene, scene_after)] == [1, 5], "from the first place to the fifth"
+    assert [place(row, "Random") for row in (scene, scene_after)] == [5, 2], "from the fifth to the second"
+    assert place(yeast_after, "Active batch") == 1
+    late = [row["best among the last 5"].split(" ")[0] for row in (scene_after, scene, yeast_after, yeast)]
+    assert "in {} of 35 runs on scene instead of {},".format(*late[:2]) in page
+    assert "on yeast in {} of 35 instead of {},".format(*late[2:]) in page
+    assert f"(τ {scene_after['τ']})" in page
+    assert f"(τ {yeast_after['τ']})" in page
+    short, long = (
+        model_tables.by_model(stored_results.stored(name))["clif"] for name in ("paper_models", "three_times")
+    )
+    ahead = stored_results.plus_minus(
+        stored_results.gains(long["yeast"]["Active batch"], long["yeast"]["Random"])
+    ).lstrip("+")
+    assert f"Active comes first, {ahead} ahead of Random" in page
+    more = {
+        data: {
+            method: stored_results.mean(long[data][method]) - stored_results.mean(short[data][method])
+            for method in long[data]
+        }
+        for data in ("scene", "yeast")
+    }
+    said = {data: f"{min(found.values()):.4f} to {max(found.values()):.4f}" for data, found in more.items()}
+    assert f"On scene {said['scene']} from 200 more epochs, UBS least; on yeast {said['yeast']}." in page
+    assert set(sorted(more["scene"], key=more["scene"].__getitem__)[:2]) == {"UBS", "UBS batch"}, "UBS least"
 
 
 def test_what_the_pages_say_of_texts_with_clif_is_in_its_table() -> None:
