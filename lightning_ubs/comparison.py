@@ -91,7 +91,7 @@ def compare(
         monitor: the value that the module logs and that decides the best epoch, such as ``"val_auc"``.
         mode: whether it should be large (``"max"``) or small (``"min"``).
         results: folder in which runs are kept.
-        jobs: processes at a time; None: one per processor, or one alone where they would share a GPU.
+        jobs: processes at a time; None: one per processor with one thread each, or one alone if they would share a GPU.
         engine: ``"loky"``: processes here, ``"sequential"``: this one, ``"ray"`` or ``"dask"``: those of a cluster.
         folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
         trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.

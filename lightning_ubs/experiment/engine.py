@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+import torch
+
 from lightning_ubs._checks import did_you_mean
 from lightning_ubs._extras import optional_import
 from lightning_ubs.experiment.config import ConfigError
@@ -37,14 +39,17 @@ def check_engine(engine: str) -> None:
 def share_processors(jobs: int | None, runs: int) -> tuple[int, int]:
     """How many processes at a time, and how many threads each; OMP_NUM_THREADS, if set, is the most they get.
 
-    >>> share_processors(1, 10)[0]
-    1
+    Threads change the last digits of a sum. So they depend on ``jobs`` and the machine, not on the number of runs:
+    a run that is repeated, or done when the others are there already, gives the same number.
+
+    >>> share_processors(None, 10)[1] == share_processors(None, 1)[1] == 1
+    True
     """
     check_jobs(jobs)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = max(1, min(jobs or processors, runs))
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return count, max(1, min(processors // count, int(limit) if limit.isdigit() else processors))
+    threads = min(processors // (jobs or processors), int(limit) if limit.isdigit() else processors)
+    return max(1, min(jobs or processors, runs)), max(1, threads)
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -63,7 +68,8 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
     """
     check_jobs(jobs)
     if engine == "sequential":  # in this process, for a debugger
-        yield 1, lambda function, arguments, jobs: [function(one) for one in arguments]
+        with _threads(share_processors(jobs, runs)[1]):
+            yield 1, lambda function, arguments, jobs: [function(one) for one in arguments]
     elif engine == "ray":
         with _ray() as processors:
             yield min(jobs or processors, runs) or 1, partial(_map, "ray", None)
@@ -77,6 +83,17 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
         finally:
             loky = optional_import("joblib.externals.loky")
             loky.get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """As many threads as a run has with the other engines."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _map(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from lightning_ubs.experiment.config import ConfigError, check_types, compose_train, resolved, run_key
-from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.engine import share_processors, started
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.overrides import compare_overrides, quoted, report_overrides, train_overrides
 
@@ -197,9 +198,26 @@ def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert share_processors(1, 100) == (1, 1)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    jobs, threads = share_processors(None, 100)
-    assert jobs >= 1
-    assert share_processors(1, 100) == (1, jobs * threads)
+    processors, threads = share_processors(None, 100)
+    assert threads == 1
+    assert share_processors(1, 100) == (1, processors)
     assert share_processors(8, 3)[0] == 3
     with pytest.raises(ConfigError, match="jobs=0"):
         share_processors(0, 3)
+
+
+@pytest.mark.parametrize(("engine", "jobs"), [("loky", None), ("sequential", None), ("sequential", 1)])
+def test_a_run_alone_has_as_many_threads_as_among_others(
+    engine: Literal["loky", "sequential"], jobs: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More threads round last digits differently, and training makes them grow."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = []
+    for runs in (1, 4):
+        with started(engine, jobs, runs) as (count, call):
+            found += call(_threads, range(runs), count)
+    assert set(found) == {share_processors(jobs, 4)[1]}
+
+
+def _threads(run: int) -> int:
+    return torch.get_num_threads()
