@@ -81,19 +81,44 @@ def paper_models_summary() -> str:
 
 def three_times() -> str:
     """Macro-AUC and rank of every method after 100 and 300 epochs on the same folds, and how far the orders agree."""
-    short, long = by_model(stored("paper_models")), by_model(stored("three_times"))
-    methods = _methods(long)
+    short, long = _with_more_epochs()
+    methods = _names(long)
     rows = []
-    for model, by_data in long.items():
-        for data, runs in by_data.items():
-            before = {method: {fold: short[model][data][method][fold] for fold in runs[method]} for method in methods}
-            means = [[mean(found[method]) for method in methods] for found in (before, runs)]
-            agreement = f"{kendalltau(*means).statistic:.2f}"
-            name = f"{NAMES[model]}, {data}, {counted(runs['Random'])}"
-            for epochs, found, tau in ((100, before, "–"), (300, runs, agreement)):
-                rows.append([f"{name}: {epochs} epochs", *_ordered(found, methods), tau])
+    for cell, runs in long.items():
+        means = [[mean(found[cell][method]) for method in methods] for found in (short, long)]
+        agreement = f"{kendalltau(*means).statistic:.2f}"
+        name = f"{cell}, {counted(runs['Random'])}"
+        for epochs, found, tau in ((100, short, "–"), (300, long, agreement)):
+            rows.append([f"{name}: {epochs} epochs", *_ordered(found[cell], methods), tau])
     head = [*methods, "UBS batch − Random", "UBS − Random", f"best among the last {LAST}", "τ"]
     return table(["Macro-AUC (rank)", *head], rows)
+
+
+def three_times_summary() -> str:
+    """Gain over Random and average rank after 100 and 300 epochs over all models and sets."""
+    both = _with_more_epochs()
+    methods = _names(both[0])
+    rows = []
+    for epochs, cells in zip((100, 300), both, strict=True):
+        gained = (interval(set_gains(cells, method)) for method in methods[1:])
+        rows.append([f"{epochs} epochs: gain in Macro-AUC", "–", *gained])
+    for epochs, cells in zip((100, 300), both, strict=True):
+        rows.append(_ranks(f"{epochs} epochs", cells, methods))
+    return table([f"all {len(both[0])} cells", *methods], rows)
+
+
+def _with_more_epochs() -> tuple[dict[str, ByMethod], dict[str, ByMethod]]:
+    """Model and data → method → fold → run after 100 and after 300 epochs, of the folds that have both."""
+    short, long = by_model(stored("paper_models")), by_model(stored("three_times"))
+    before, after = {}, {}
+    for model, by_data in long.items():
+        for data, runs in by_data.items():
+            cell = f"{NAMES[model]}, {data}"
+            after[cell] = runs
+            before[cell] = {
+                method: {fold: short[model][data][method][fold] for fold in folds} for method, folds in runs.items()
+            }
+    return before, after
 
 
 def _ordered(runs: ByMethod, methods: list[str]) -> list[str]:
@@ -167,7 +192,12 @@ def yahoo_arts() -> str:
 
 
 def _methods(models: dict[str, dict[str, ByMethod]]) -> list[str]:
-    return list(next(iter(next(iter(models.values())).values())))
+    return _names(next(iter(models.values())))
+
+
+def _names(cells: dict[str, ByMethod]) -> list[str]:
+    """The methods, which are the same in every cell."""
+    return list(next(iter(cells.values())))
 
 
 def _printed(metric: str) -> dict[tuple[str, str, str], str]:
@@ -192,6 +222,7 @@ MODEL_TABLES: dict[str, Callable[[], str]] = {
     "paper_models": paper_models,
     "paper_models_summary": paper_models_summary,
     "three_times": three_times,
+    "three_times_summary": three_times_summary,
     "authors_rate": authors_rate,
     "text_sets": text_sets,
     "yahoo_arts": yahoo_arts,

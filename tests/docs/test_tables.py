@@ -277,59 +277,64 @@ def test_after_three_times_the_epochs_every_method_stands_in_its_own_column() ->
     assert rows
 
 
-def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_table() -> None:
-    rows, page, short_page = (
-        rows_of(model_tables.three_times()),
-        words_of("docs/results_models.md"),
-        words_of("docs/results.md"),
-    )
-    (scene, scene_after), (yeast, yeast_after) = (
-        [rows[f"CLIF, {data}, 5 folds: {epochs} epochs"] for epochs in (100, 300)] for data in ("scene", "yeast")
-    )
-
-    def behind(row: dict[str, str], method: str) -> str:
-        return row[f"{method} − Random"].lstrip("−")
-
-    def place(row: dict[str, str], method: str) -> int:
-        return int(re.findall(r"\((\d)\)", row[method])[0])
-
-    lost = f"{behind(yeast_after, 'UBS')}, drawn batch by batch {behind(yeast_after, 'UBS batch')}"
-    assert f"On yeast it stays last, in either way of drawing, and behind Random by more than chance: {lost}." in page
-    assert all({place(row, "UBS"), place(row, "UBS batch")} == {6, 7} for row in (yeast, yeast_after))
-    for method in ("UBS", "UBS batch"):
-        mean, half = (float(one) for one in behind(yeast_after, method).split(" ± "))
-        assert mean > half, "by more than chance"
-    assert f"On scene it is {behind(scene_after, 'UBS')} behind Random, drawn" in page
-    assert f"by batch {behind(scene_after, 'UBS batch')}, which may be chance" in page
-    assert (
-        f"UBS is behind Random by {behind(scene_after, 'UBS')} on scene, and last on yeast, "
-        f"by {behind(yeast_after, 'UBS')}." in short_page
-    )
-    assert [place(row, "UBS batch") for row in (scene, scene_after)] == [1, 5], "from the first place to the fifth"
-    assert [place(row, "Random") for row in (scene, scene_after)] == [5, 2], "from the fifth to the second"
-    assert place(yeast_after, "Active batch") == 1
-    late = [row["best among the last 5"].split(" ")[0] for row in (scene_after, scene, yeast_after, yeast)]
-    assert "in {} of 35 runs on scene instead of {},".format(*late[:2]) in page
-    assert "on yeast in {} of 35 instead of {},".format(*late[2:]) in page
-    assert f"(τ {scene_after['τ']})" in page
-    assert f"(τ {yeast_after['τ']})" in page
-    short, long = (
-        model_tables.by_model(stored_results.stored(name))["clif"] for name in ("paper_models", "three_times")
-    )
-    ahead = stored_results.plus_minus(
-        stored_results.gains(long["yeast"]["Active batch"], long["yeast"]["Random"])
-    ).lstrip("+")
-    assert f"Active comes first, {ahead} ahead of Random" in page
-    more = {
-        data: {
-            method: stored_results.mean(long[data][method]) - stored_results.mean(short[data][method])
-            for method in long[data]
-        }
-        for data in ("scene", "yeast")
+def test_what_the_pages_say_of_three_times_the_epochs_is_in_its_tables() -> None:
+    rows, summary = rows_of(model_tables.three_times()), rows_of(model_tables.three_times_summary())
+    page, short_page = words_of("docs/results_models.md"), words_of("docs/results.md")
+    late = {
+        epochs: sum(
+            int(row["best among the last 5"].split(" of 35")[0]) for name, row in rows.items() if epochs in name
+        )
+        for epochs in ("100 epochs", "300 epochs")
     }
-    said = {data: f"{min(found.values()):.4f} to {max(found.values()):.4f}" for data, found in more.items()}
-    assert f"On scene {said['scene']} from 200 more epochs, UBS least; on yeast {said['yeast']}." in page
-    assert set(sorted(more["scene"], key=more["scene"].__getitem__)[:2]) == {"UBS", "UBS batch"}, "UBS least"
+    assert len(rows) == 12, "three models on two sets, after 100 and 300 epochs"
+    assert "in {300 epochs} of 210 runs instead of {100 epochs}.".format_map(late) in page
+
+    before, after = (row for name, row in summary.items() if "gain in" in name)
+    behind = {}
+    for method in ("UBS", "UBS batch"):
+        mean, low, high = re.findall(r"−(\d\.\d{4})", after[method])
+        behind[method] = f"{mean} ({high} to {low})"
+    short = {method: before[method].split(" ")[0].lstrip("−") for method in behind}
+    assert f"over the six cells by {behind['UBS']} instead of {short['UBS']}, " in page
+    assert f"drawn batch by batch by {behind['UBS batch']} instead of {short['UBS batch']}." in page
+    assert f"further behind Random, by {behind['UBS']}." in short_page
+    for method in ("Balance", "Active batch", "Recent batch", "Hard batch"):
+        assert after[method].split("(")[1].startswith("−"), "no method is ahead of Random by more than chance"
+    for name, row in rows.items():
+        for method in behind if "300 epochs" in name else ():
+            gain, half = (number(one) for one in row[f"{method} − Random"].split(" ± "))
+            assert gain < 0, "behind in all six"
+            assert (-gain > half) == ("yeast" in name), "on yeast by more than chance, on scene not"
+
+
+def test_the_ranks_and_gains_of_three_times_the_epochs_on_its_page_are_in_its_tables() -> None:
+    summary, page = rows_of(model_tables.three_times_summary()), words_of("docs/results_models.md")
+    before, after = (row for name, row in summary.items() if "average rank" in name)
+    assert before["Random"] == after["Random"]
+    assert f"Random keeps its average rank of {after['Random']}." in page
+    assert f"Active and Hard rise, to {after['Active batch']} and {after['Hard batch']}." in page
+    assert all(float(after[method]) < float(before[method]) for method in ("Active batch", "Hard batch"))
+    batch = f"it falls from {before['UBS batch']} to {after['UBS batch']}."
+    assert f"UBS stays behind them with {after['UBS']}, and drawn batch by batch {batch}" in page
+    assert sorted(after, key=lambda method: float(after[method]))[-2:] == ["UBS", "UBS batch"]
+    short, long = (model_tables.by_model(stored_results.stored(name)) for name in ("paper_models", "three_times"))
+    more = {
+        (model, data): [
+            stored_results.mean(folds) - stored_results.mean(short[model][data][method])
+            for method, folds in runs.items()
+        ]
+        for model, by_data in long.items()
+        for data, runs in by_data.items()
+    }
+    assert all(min(found) > 0 for (model, _), found in more.items() if model != "dela"), "every method gains"
+    most = more["mpvae", "yeast"]
+    assert f"MPVAE on yeast most ({min(most):.4f} to {max(most):.4f})." in page
+    assert max(max(found) for cell, found in more.items() if cell != ("mpvae", "yeast")) < min(most)
+
+
+def number(text: str) -> float:
+    """The first number of a cell."""
+    return float(text.split(" ")[0].replace("−", "-"))
 
 
 def test_what_the_pages_say_of_texts_with_clif_is_in_its_table() -> None:
