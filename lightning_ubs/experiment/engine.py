@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-import torch
-
 from lightning_ubs._checks import did_you_mean
 from lightning_ubs._extras import optional_import
 from lightning_ubs.experiment.config import ConfigError
@@ -88,6 +86,8 @@ def started(engine: Engine, jobs: int | None, runs: int) -> Iterator[tuple[int, 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
     """As many threads as a run has with the other engines."""
+    import torch  # runs need it, the grid does not
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
