@@ -1,6 +1,7 @@
 """Results store: one folder, one JSON line per run, safe for many writers and for writers that are killed.
 
-``runs.jsonl`` is append-only; a line is a `RunRecord`. ``traces/KEY.npz`` may hold, of the run KEY:
+``runs.jsonl`` is append-only; a line is a `RunRecord`. ``runs.jsonl.xz`` holds the lines of runs that were packed, for
+keeping; it is read before the other. ``traces/KEY.npz`` may hold, of the run KEY:
 ``correlation_epochs`` int (k,), ``correlations`` float32 (k, q, q), ``mean_uncertainty`` (n,), ``fluctuation`` (n,),
 ``times_selected`` int (n,), ``labels`` uint8 (n, q), ``label_names`` str (q,) and ``sample_rows`` int (n,), the row of
 each training sample in the full dataset.
@@ -8,11 +9,12 @@ each training sample in the full dataset.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -57,6 +59,32 @@ class ResultsStore:
         """The file of records, one JSON line per run."""
         return self.folder / "runs.jsonl"
 
+    @property
+    def packed(self) -> Path:
+        """The file of records that were packed."""
+        return self.folder / "runs.jsonl.xz"
+
+    def pack(self) -> Path:
+        """Compress all runs into one file, to a fifth of their size; later runs are written beside it.
+
+        Do it when no grid writes here. Stopped at any moment, even by ``kill -9``, it loses nothing.
+
+        Raises:
+            StoreError: if there are no runs, one of them cannot be read, or the folder cannot be written.
+        """
+        if not self.records():
+            raise StoreError(
+                f"there are no runs in {str(self.folder)!r} to pack; give the folder that holds runs.jsonl."
+            )
+        with self._writing(self.folder), open(self.path, "a+b", buffering=0) as file, _locked(file):
+            _cut_fragment(file)
+            file.seek(0)
+            lines = dict.fromkeys([*self._packed_lines(), *file.readall().splitlines()])
+            with atomic_write(self.packed) as packed:
+                packed.write(_lzma().compress(b"".join(line + b"\n" for line in lines), preset=9))
+            file.truncate(0)
+        return self.packed
+
     def append(self, record: RunRecord) -> None:
         """Add one run; it is on the disk when this returns."""
         line = record.to_json().encode() + b"\n"
@@ -75,12 +103,14 @@ class ResultsStore:
         A broken last line (its writer was killed) is left out with a warning; one before it is an error.
         """
         lines = self._lines() or [b""]
+        packed = self._packed_lines()  # after the others, so that a packing at this moment hides none
         if lines[-1].strip() and not _is_record(lines[-1]):
             log.warning(
                 "%s: the last line is incomplete (a run was stopped while it wrote); it is left out.", self.path
             )
             lines.pop()
-        return [self._record(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        known = set(packed)  # a packing that was killed leaves lines in both files
+        return _records(self.packed, packed) + _records(self.path, [b"" if line in known else line for line in lines])
 
     def keys(self) -> set[str]:
         """Keys of the runs that finished."""
@@ -103,7 +133,8 @@ class ResultsStore:
                 if record.key == key and (record.finished or place >= since):
                     return True
             place += len(line) + 1
-        return False
+        packed = (line for line in self._packed_lines() if mark in line)
+        return any(record.key == key and record.finished for record in map(RunRecord.from_json, packed))
 
     def after(self, place: int) -> tuple[list[RunRecord], int]:
         """The records that begin at byte ``place`` or later, and where the next one will begin."""
@@ -156,11 +187,21 @@ class ResultsStore:
                 f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions."
             ) from error
 
-    def _record(self, number: int, line: bytes) -> RunRecord:
+    def _packed_lines(self) -> list[bytes]:
         try:
-            return RunRecord.from_json(line)
-        except RecordError as error:
-            raise StoreError(f"line {number} of {str(self.path)!r}: {error}") from None
+            text = self.packed.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {str(self.packed)!r} ({error.strerror}); check the path and its permissions."
+            ) from error
+        lzma = _lzma()
+        try:
+            lines: list[bytes] = lzma.decompress(text).splitlines()
+        except (lzma.LZMAError, EOFError) as error:
+            raise StoreError(f"cannot read {str(self.packed)!r} ({error}); restore that file.") from error
+        return lines
 
     @contextmanager
     def _writing(self, folder: Path) -> Iterator[None]:
@@ -172,6 +213,23 @@ class ResultsStore:
                 f"cannot write to the results folder {str(self.folder)!r} ({error.strerror}); "
                 "choose a folder you may write to, with free space."
             ) from error
+
+
+def _records(path: Path, lines: Sequence[bytes]) -> list[RunRecord]:
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found += [RunRecord.from_json(line)] if line.strip() else []
+        except RecordError as error:
+            raise StoreError(f"line {number} of {str(path)!r}: {error}") from None
+    return found
+
+
+def _lzma() -> Any:
+    try:
+        return importlib.import_module("lzma")
+    except ImportError:  # a Python that was built where liblzma was missing
+        raise StoreError("this Python has no module lzma; unpack runs.jsonl.xz with `xz -d`, or use another.") from None
 
 
 @contextmanager

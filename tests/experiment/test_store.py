@@ -161,6 +161,76 @@ def test_a_folder_without_write_permission_is_one_clear_sentence(tmp_path: Path)
         )
 
 
+def test_packed_runs_come_back_and_later_ones_stand_beside_them(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path)
+    written = [record(digit * 16, curves={"epoch": list(range(100))}) for digit in "abc"]
+    for one in written[:2]:
+        store.append(one)
+    size = store.path.stat().st_size
+    assert store.pack() == tmp_path / "runs.jsonl.xz"
+    assert store.packed.stat().st_size < size / 2
+    assert store.records() == written[:2]
+    assert store.holds("a" * 16)
+    assert not store.holds("c" * 16)
+    place = store.size()
+    store.append(written[2])
+    assert store.after(place)[0] == [written[2]]
+    assert store.records() == written
+    store.pack()
+    assert (store.records(), store.path.read_bytes()) == (written, b"")
+
+
+def test_a_packed_failure_is_not_held_and_may_be_tried_again(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path)
+    store.append(record("a" * 16, "failed"))
+    store.pack()
+    assert not store.holds("a" * 16)
+    assert store.keys() == set()
+
+
+@pytest.mark.parametrize("moment", ["lzma.compress", "os.replace", "truncate"])
+def test_a_packing_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, moment: str) -> None:
+    store = ResultsStore(tmp_path)
+    written = [record(digit * 16) for digit in "ab"]
+    for one in written:
+        store.append(one)
+    dies = {
+        "lzma.compress": "import lzma; lzma.compress = die",
+        "os.replace": "os.replace = die",
+        "truncate": "write = store.atomic_write; store.atomic_write = lambda path: Then(write(path))",
+    }[moment]
+    code = f"""{LOAD}
+def die(*_, **__): os.kill(os.getpid(), 9)
+class Then:
+    def __init__(self, block): self.block = block
+    def __enter__(self): return self.block.__enter__()
+    def __exit__(self, *error): self.block.__exit__(*error); die()
+{dies}
+store.ResultsStore({str(tmp_path)!r}).pack()
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert store.packed.exists() == (moment == "truncate")
+    assert store.records() == written
+    store.pack()
+    assert (store.records(), store.path.read_bytes()) == (written, b"")
+
+
+def test_what_cannot_be_packed_or_unpacked_is_one_clear_sentence(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path / "none")
+    with pytest.raises(StoreError, match="there are no runs in"):
+        store.pack()
+    assert not store.folder.exists()
+    store = ResultsStore(tmp_path)
+    store.path.write_text("broken\n" + record().to_json() + "\n")
+    with pytest.raises(StoreError, match="line 1 of"):
+        store.pack()
+    assert not store.packed.exists()
+    store.path.unlink()
+    store.packed.write_bytes(b"no xz")
+    with pytest.raises(StoreError, match=r"cannot read .*xz.*restore that file"):
+        store.records()
+
+
 def test_a_trace_comes_back_and_leaves_no_other_file(tmp_path: Path) -> None:
     store = ResultsStore(tmp_path)
     names = np.array(["Grün", "<b>"])
