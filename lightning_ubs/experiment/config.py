@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ _ASIDE: Mapping[str, tuple[str, ...]] = {
 
 # Settings of a selection that came later, each with the value at which it changes nothing: older runs are the same.
 _AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
+
+
+# ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\w+(?:\.\w+)*)(?:,[^{}]*)?\}")
 
 
 class ConfigError(ValueError):
@@ -65,6 +70,9 @@ def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue
 
+    plain = _with_plain_references(config, config)
+    if not any(isinstance(text, str) and ("${" in text or text == "???") for text in _values(plain)):
+        return dict(plain)
     try:
         plain = OmegaConf.to_container(OmegaConf.create(dict(config)), resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -200,6 +208,30 @@ def _unresolved(config: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     return dict(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+
+
+def _with_plain_references(value: Any, config: Mapping[str, Any]) -> Any:
+    """A copy with every reference replaced whose key has a number.
+
+    OmegaConf does this as well, and much more; a grid has hundreds of runs with one such reference each.
+    """
+    if isinstance(value, Mapping):
+        return {name: _with_plain_references(item, config) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_plain_references(item, config) for item in value]
+    named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    found = lookup(config, named[1]) if named else None
+    return found if isinstance(found, int | float) else value
+
+
+def _values(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _values(item)
+    else:
+        yield value
 
 
 def _wanted(default: Any, value: Any) -> str:

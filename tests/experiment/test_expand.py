@@ -194,6 +194,20 @@ def test_any_folder_name_reaches_the_report_unchanged(text: str) -> None:
     assert OverridesParser.create().parse_override(f"results={quoted(text)}").value() == text
 
 
+REFERENCES = [
+    "${seed}", "${trainer.max_epochs}", "${flag}", "${oc.select:seed,7}", "${oc.select:none, 7}", "${.own}", "${again}",
+    "no ${seed}", "${data.name}", "${rates}", "${rates.1}", "${oc.select:a.b,${seed}}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFERENCES)
+def test_references_are_resolved_as_omegaconf_does(text: str) -> None:
+    config: dict[str, Any] = {"seed": 3, "trainer": {"max_epochs": 5}, "data": {"name": "x"}, "flag": True}
+    config |= {"rates": [0.1, "${seed}"], "again": "${trainer.max_epochs}", "part": {"own": 2, "read": text}}
+    assert resolved(config) == OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    assert config["part"]["read"] == text, "the configuration itself stays as it is"
+
+
 def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert share_processors(1, 100) == (1, 1)
