@@ -49,7 +49,7 @@ def clock(tmp_path_factory):
     jobs = {
         "plain": small,
         "rank0 reads": small | {"readers": [0]},
-        "all read": small | {"readers": [0, 1], "workers": 1},
+        "all read": small | {"readers": [0, 1], "workers": 1, "read_at": 3},
         "steps": steps,
         "steps cut": steps | {"trainer": {"max_epochs": -1, "max_steps": 28}, "save_epoch": 3},
         "steps resumed": steps | {"resume": str(folder / "steps cut" / "end.ckpt")},

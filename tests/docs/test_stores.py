@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import tables  # noqa: E402
 
 COMMAND = re.compile(r"^lightning-ubs compare (.*results=docs/results/(\w+))$", re.MULTILINE)
-STORES = sorted(path.parent.name for path in (ROOT / "docs" / "results").glob("*/runs.jsonl"))
+STORES = sorted(path.parent.name for path in (ROOT / "docs" / "results").glob("*/runs.jsonl*"))
 
 
 @cache
@@ -50,3 +50,9 @@ def test_every_committed_run_is_planned_by_a_command_on_the_page(store: str) -> 
 
 def test_every_command_on_the_pages_has_its_store() -> None:
     assert {store for _, store in commands()} == set(STORES)
+
+
+def test_the_committed_stores_are_packed_and_compact() -> None:
+    files = [path for path in (ROOT / "docs" / "results").rglob("*") if path.is_file()]
+    assert {path.name for path in files if path.name.startswith("runs")} == {"runs.jsonl.xz"}
+    assert sum(path.stat().st_size for path in files) < 10e6

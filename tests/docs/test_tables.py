@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +41,12 @@ def rows_of(table: str) -> dict[str, dict[str, str]]:
     return {name: dict(zip(head[1:], cells, strict=True)) for name, *cells in lines}
 
 
+def lines_of(store: str) -> list[dict[str, Any]]:
+    """The lines of a store, read without the package."""
+    text = lzma.decompress((ROOT / "docs" / "results" / store / "runs.jsonl.xz").read_bytes())
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def test_every_table_and_picture_is_up_to_date() -> None:
     done = subprocess.run([sys.executable, "docs/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -69,8 +77,7 @@ def test_what_the_page_says_of_a_quarter_of_the_training_is_what_the_report_find
 
 def test_a_number_of_the_savings_is_that_of_its_runs() -> None:
     """By hand from the store's lines."""
-    lines = (ROOT / "docs/results/savings/runs.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line) for line in lines]
+    found = lines_of("savings")
     chosen = [
         one["metrics"]["macro_auc"]["value"]
         for one in found
@@ -261,8 +268,7 @@ def test_the_order_of_methods_is_not_that_in_which_runs_finished() -> None:
 
 def test_after_three_times_the_epochs_every_method_stands_in_its_own_column() -> None:
     """By hand from the store's lines."""
-    lines = (ROOT / "docs/results/three_times/runs.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line) for line in lines]
+    found = lines_of("three_times")
     whole = model_tables.by_model(stored_results.stored("three_times"))
     rows = {name: row for name, row in rows_of(model_tables.three_times()).items() if "300 epochs" in name}
     for name, row in rows.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from lightning_ubs import SelectionError, SelectionSampler
 
+# Seconds after which a process says where it stands, and ends; the jobs of one test take a fifth of them.
+LIMIT = 240
 STATE = ("uncertainty", "correlation", "weights", "probabilities")
 
 
@@ -55,18 +58,23 @@ class Sharded(Recorder):
 
 
 class ReadsTheLoader(L.Callback):
-    """Reads a train batch in mid-epoch and after validation, on the processes that ``ranks`` names."""
+    """Reads a train batch in mid-epoch and after validation, on the processes that ``ranks`` names.
 
-    def __init__(self, ranks):
-        self.ranks, self.reads = ranks, 0
+    In mid-epoch that is after every batch, or after batch ``at`` alone: in Python 3.11.7 a fork may hang where gloo has
+    threads (python/cpython#112275; 3 of some 20,000 forks), so readers with workers should not start many.
+    """
+
+    def __init__(self, ranks, at):
+        self.ranks, self.at, self.reads = ranks, at, 0
 
     def read(self, trainer):
         if trainer.global_rank in self.ranks and trainer.train_dataloader is not None:
             next(iter(trainer.train_dataloader))
             self.reads += 1
 
-    def on_train_batch_end(self, trainer, *_):
-        self.read(trainer)
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if self.at in (None, batch_idx):
+            self.read(trainer)
 
     def on_train_epoch_end(self, trainer, *_):
         self.read(trainer)
@@ -176,7 +184,7 @@ def run(job: dict[str, Any], world: int) -> None:
         callbacks.append(make_selection("RecencyBias", loader="a", outputs="other"))
     if job.get("finder"):
         callbacks.append(LearningRateFinder(num_training_steps=9, update_attr=False))
-    reader = ReadsTheLoader(job.get("readers", []))
+    reader = ReadsTheLoader(job.get("readers", []), job.get("read_at"))
     strategy = (
         ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, process_group_backend="gloo")
         if sharded
@@ -214,6 +222,7 @@ def run(job: dict[str, Any], world: int) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
     torch.set_num_threads(1)
     for job in json.loads(Path(sys.argv[1]).read_text()):
         run(job, int(os.environ.get("WORLD_SIZE", "1")))

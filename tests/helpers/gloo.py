@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
-from ddp_worker import run
+from ddp_worker import LIMIT, run
 
 HELPERS = Path(__file__).parent
 
@@ -34,12 +35,22 @@ def launch(folder: Path, world: int, jobs: dict[str, dict]) -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         for rank in range(world)
     ]
-    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    outputs = [output_of(process) for process in processes]
     assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
     return folder
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    """What it printed; if it ended and left workers behind that hold its output open, they are ended."""
+    try:
+        return process.communicate(timeout=LIMIT + 20)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 def read(folder: Path) -> list[dict]:
