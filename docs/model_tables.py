@@ -137,13 +137,20 @@ def _ranks(name: str, cells: dict[str, ByMethod], methods: list[str]) -> list[st
 def authors_rate() -> str:
     """UBS against Random at the paper's learning rate and at those of the models' own authors."""
     slow, own = by_model(stored("paper_models")), by_model(stored("authors_rate"))
-    rows = []
-    for model, by_data in own.items():
-        for data, runs in by_data.items():
-            cells = [cell for found in (slow[model][data], runs) for cell in _rate_cells(found)]
-            rows.append([f"{NAMES[model]}, {data}", *cells])
+    cells = {
+        f"{NAMES[model]}, {data}": (slow[model][data], runs)
+        for model, by_data in own.items()
+        for data, runs in by_data.items()
+    }
+    rows = [[name, *(cell for runs in both for cell in _rate_cells(runs))] for name, both in cells.items()]
+    total = [f"all {len(cells)} cells"]
+    for one in zip(*cells.values(), strict=True):
+        named = dict(zip(cells, one, strict=True))
+        gained = (interval(set_gains(named, method)) for method in ("UBS batch", "UBS"))
+        total += ["–", *gained, _late(_all_runs(named, ["Random"]))]
     head = ["Random", "UBS batch − Random", "UBS − Random", f"Random's best among the last {LAST}"]
-    return table(["Macro-AUC", *(f"{words}, {rate}" for rate in ("1e-4", "authors' rate") for words in head)], rows)
+    heads = (f"{words}, {rate}" for rate in ("1e-4", "authors' rate") for words in head)
+    return table(["Macro-AUC", *heads], [*rows, total])
 
 
 def _rate_cells(runs: ByMethod) -> list[str]:

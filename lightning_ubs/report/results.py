@@ -134,7 +134,7 @@ def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
     if not records:
         raise ReportError(
             f"there are no results in {str(folder)!r}; run `lightning-ubs compare` first, or give the folder that "
-            "holds runs.jsonl."
+            "holds runs.jsonl or runs.jsonl.xz."
         )
     return checked_results(records, store, metrics)
 

@@ -365,6 +365,36 @@ def test_what_the_pages_say_of_texts_with_clif_is_in_its_table() -> None:
     assert llog["best among the last 5"] == "0 of 15"
 
 
+def test_what_the_page_says_of_the_authors_rates_is_in_its_table() -> None:
+    rows, page = rows_of(model_tables.authors_rate()), words_of("docs/results_models.md")
+    total = rows.pop(f"all {len(rows) - 1} cells")
+    slow, own = ([number(row[f"Random, {rate}"]) for row in rows.values()] for rate in ("1e-4", "authors' rate"))
+    late = [total[f"Random's best among the last 5, {rate}"] for rate in ("authors' rate", "1e-4")]
+    better = [after > before for before, after in zip(slow, own, strict=True)]
+    assert "in {} runs instead of {}, and".format(late[0], late[1].split(" ")[0]) in page
+    assert f"Random is better in {sum(better)} of {len(rows)} cells" in page
+    _, after, before, best = max(
+        (after - before, after, before, name) for name, after, before in zip(rows, own, slow, strict=True)
+    )
+    assert "most with {} on {} ".format(*best.split(", ")) + f"({after:.4f} instead of {before:.4f})" in page
+    for method in ("UBS", "UBS batch"):
+        gain, interval = total[f"{method} − Random, authors' rate"].split(" ", 1)
+        assert gain.startswith("−")
+        assert f"by {gain.lstrip('−')} {interval}" in page
+        for row in rows.values():
+            gained, half = (number(one) for one in row[f"{method} − Random, authors' rate"].split(" ± "))
+            assert gained < half, "ahead by more than chance"
+
+
+def test_what_the_paper_prints_for_ubs_beside_plain_shuffling_at_the_authors_rates() -> None:
+    rows, printed = rows_of(model_tables.authors_rate()), rows_of(model_tables.paper_models())
+    theirs = {name: row["UBS, printed"] for name, row in printed.items() if name in rows and row["UBS, printed"] != "–"}
+    more = [name for name, value in theirs.items() if number(rows[name]["Random, authors' rate"]) > float(value)]
+    words = {4: "four", 5: "five", 6: "six", 9: "nine"}
+    page = words_of("docs/results_models.md")
+    assert f"in {words[len(more)]} of the {words[len(theirs)]} cells that the paper has." in page
+
+
 def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
     epochs = {
         name: row["epochs to Random's best"].split(" ")[0] for name, row in rows_of(model_tables.yahoo_arts()).items()
