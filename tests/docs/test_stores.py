@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -56,3 +57,17 @@ def test_the_committed_stores_are_packed_and_compact() -> None:
     files = [path for path in (ROOT / "docs" / "results").rglob("*") if path.is_file()]
     assert {path.name for path in files if path.name.startswith("runs")} == {"runs.jsonl.xz"}
     assert sum(path.stat().st_size for path in files) < 10e6
+
+
+def test_the_command_on_the_page_rebuilds_the_committed_report(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "results_in_detail.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`lightning-ubs (report docs/results/main_table [^`]*)`", page)
+    words = [*shlex.split(command), f"report.output={tmp_path}"]
+    subprocess.run([sys.executable, "-m", "lightning_ubs", *words], cwd=ROOT, check=True, capture_output=True)
+    kept, made = (
+        (folder / "index.html").read_text(encoding="utf-8")
+        for folder in (ROOT / "docs" / "results" / "main_table" / "report", tmp_path)
+    )
+    drawn = re.compile(r"<svg.*?</svg>", re.DOTALL)  # last digits of a coordinate may be another machine's
+    assert drawn.sub("", made) == drawn.sub("", kept)
+    assert len(drawn.findall(made)) == len(drawn.findall(kept))

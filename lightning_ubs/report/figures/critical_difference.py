@@ -49,6 +49,9 @@ def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
         index = int(text.get_text())
         text.set_text(labels[index])
         text.set_color(INK)
+    # The points of a bar come from a set, in another order each time; the same results make the same file.
+    for (bar,) in artists["crossbars"]:
+        bar.set_xdata(sorted(bar.get_xdata()))
     axes.grid(visible=False)
     axes.set_xlabel("")
     return figure
