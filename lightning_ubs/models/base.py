@@ -18,6 +18,7 @@ from typing_extensions import override
 from lightning_ubs.metrics import MacroAUC, multilabel_metrics
 
 _MANY_TIES = 0.05
+_MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 class MultiLabelModule(L.LightningModule, ABC):
@@ -172,13 +173,14 @@ class LabelLinear(nn.Linear):
     """A linear layer that every label's own features pass: (b, q, h) → (b, q, k).
 
     On a CPU, PyTorch gives products to MKL, which uses half of an AMD processor's vector units, and convolutions to
-    oneDNN, which uses them all. So it is a 1 × 1 convolution there, forward and backward in half of the time.
+    oneDNN, which uses them all. So it is a 1 × 1 convolution there, forward and backward in half of the time. Where it
+    has neither library, as on ARM, it is a product.
     """
 
     @override
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input @ weight.T + bias``."""
-        if input.ndim != 3 or input.device.type != "cpu":
+        if input.ndim != 3 or input.device.type != "cpu" or not _MKL_AND_ONEDNN:
             return super().forward(input)
         pixels = input.transpose(1, 2).unsqueeze(2)
         return conv2d(pixels, self.weight[:, :, None, None], self.bias).squeeze(2).transpose(1, 2)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from lightning_ubs.models import base
 from lightning_ubs.models.base import LabelLinear
 
 
@@ -36,6 +37,12 @@ def test_single_precision_is_as_exact_as_a_linear_layer() -> None:
 def test_a_non_contiguous_input_is_read_as_it_is_indexed() -> None:
     layer, features = LabelLinear(10, 7), torch.randn(4, 6, 10).transpose(0, 1)
     assert torch.allclose(layer(features), layer(features.contiguous()), atol=1e-6)
+
+
+def test_without_its_libraries_it_is_a_linear_layer_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_MKL_AND_ONEDNN", False)
+    layer, features = LabelLinear(10, 7), torch.randn(4, 6, 10)
+    assert torch.equal(layer(features), linear(features, layer.weight, layer.bias))
 
 
 def test_a_state_of_a_linear_layer_fits() -> None:
