@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_ubs.sampling import EpochPlan, SelectionSampler
+from lightning_ubs.sampling import EpochPlan, SelectionSampler, world_size
+
+# Before 3.12, a process hangs that is forked while another thread enters Python (python/cpython#112275), as those of
+# gloo do when a collective ends. One has just ended where reading starts: these seconds let them leave.
+_FORK_MAY_HANG = sys.version_info < (3, 12)
+_REST = 0.01
 
 
 class Guide(Protocol):
@@ -54,6 +61,8 @@ class _PlannedLoader(DataLoader[Any]):
         sampler = getattr(self.batch_sampler, "sampler", None)
         assert isinstance(sampler, SelectionSampler)
         sampler.follow_once(plan, first_batch)
+        if self.num_workers and _FORK_MAY_HANG and world_size() > 1:
+            time.sleep(_REST)
         if for_training:
             return super().__iter__()
         # Persistent workers serve one reader; another one would restart them under the training loop. Without a

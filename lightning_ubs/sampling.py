@@ -187,7 +187,7 @@ class SelectionSampler(DistributedSampler[int]):
 
     def __len__(self) -> int:
         """Room for all batches; constant, because Lightning fixes the epoch's length once."""
-        return self._length if self.is_bound else -(-len(self.data_source) // _world_size())
+        return self._length if self.is_bound else -(-len(self.data_source) // world_size())
 
     def __iter__(self) -> Iterator[int]:
         if self._source is None:
@@ -203,12 +203,13 @@ class SelectionSampler(DistributedSampler[int]):
 
     def _shuffled(self) -> Iterator[int]:
         order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))
-        world = _world_size()
+        world = world_size()
         if world > 1:
             # The first samples come again where they do not divide evenly, so that no process goes without.
             order = order[torch.arange(dist.get_rank(), len(self) * world, world) % len(order)]
         return iter(order.tolist())
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """How many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_ubs import EpochPlan, SelectionSampler
+from lightning_ubs import EpochPlan, SelectionSampler, planned_loader
 from lightning_ubs.planned_loader import follow, unfollow
 from lightning_ubs.sampling import BatchLayout
 
@@ -69,6 +70,19 @@ def test_another_reader_gets_its_own_pass_and_leaves_the_training_iterator_alone
         assert next(reader)[0].tolist() == place.other[0].tolist()
         assert next(reader)[0].tolist() == place.other[1].tolist()
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_among_processes_workers_are_not_forked_the_moment_a_collective_ends(
+    followed: Any, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, place = followed
+    rests: list[float] = []
+    monkeypatch.setattr(planned_loader, "time", SimpleNamespace(sleep=rests.append))
+    monkeypatch.setattr(planned_loader, "_FORK_MAY_HANG", True)
+    monkeypatch.setattr(planned_loader, "world_size", lambda: processes)
+    next(place.own)
+    assert len(rests) == (processes > 1 and loader.num_workers > 0)
 
 
 def test_let_go_the_loader_is_of_its_own_class_again(followed: Any) -> None:
