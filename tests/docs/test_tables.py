@@ -377,13 +377,22 @@ def test_what_the_page_says_of_the_authors_rates_is_in_its_table() -> None:
         (after - before, after, before, name) for name, after, before in zip(rows, own, slow, strict=True)
     )
     assert "most with {} on {} ".format(*best.split(", ")) + f"({after:.4f} instead of {before:.4f})" in page
-    for method in ("UBS", "UBS batch"):
-        gain, interval = total[f"{method} − Random, authors' rate"].split(" ", 1)
-        assert gain.startswith("−")
-        assert f"by {gain.lstrip('−')} {interval}" in page
-        for row in rows.values():
+    over = [total[f"{method} − Random, authors' rate"] for method in ("UBS", "UBS batch")]
+    assert "it cannot be told from Random: {}, drawn batch by batch {}.".format(*over) in page
+    assert all(re.search(r"\(−.* to \+", one) for one in over)
+    ahead, behind = set(), set()
+    for name, row in rows.items():
+        for method in ("UBS", "UBS batch"):
             gained, half = (number(one) for one in row[f"{method} − Random, authors' rate"].split(" ± "))
-            assert gained < half, "ahead by more than chance"
+            ahead |= {(name, method)} if gained > half else set()
+            behind |= {(name, method)} if gained < -half else set()
+    assert ahead == {("DELA, cal500", "UBS")}
+    gain = "UBS − Random, authors' rate"
+    assert {("CLIF, yeast", "UBS"), ("CLIF, yeast", "UBS batch")} <= behind
+    assert f"DELA on cal500 ({rows['DELA, cal500'][gain]}, on" in page
+    runs = model_tables.by_model(stored_results.stored("authors_rate"))["dela"]["cal500"]
+    seen = [np.mean([run.record.monitored for run in runs[method].values()]) for method in ("Random", "UBS")]
+    assert f"on validation data it is behind there, by {seen[0] - seen[1]:.4f}," in page
 
 
 def test_what_the_paper_prints_for_ubs_beside_plain_shuffling_at_the_authors_rates() -> None:
@@ -392,7 +401,14 @@ def test_what_the_paper_prints_for_ubs_beside_plain_shuffling_at_the_authors_rat
     more = [name for name, value in theirs.items() if number(rows[name]["Random, authors' rate"]) > float(value)]
     words = {4: "four", 5: "five", 6: "six", 9: "nine"}
     page = words_of("docs/results_models.md")
-    assert f"in {words[len(more)]} of the {words[len(theirs)]} cells that the paper has." in page
+    assert (
+        f"in {words[len(more)]} of the {words[len(theirs)]} cells that the paper has: on scene with each model, and"
+        in page
+    )
+    assert set(more) == {"CLIF, scene", "DELA, scene", "MPVAE, scene", "DELA, yeast"}
+    reached = {model: rows[f"{model}, cal500"]["Random, authors' rate"] for model in ("CLIF", "DELA", "MPVAE")}
+    assert all(float(own) < float(printed[f"{model}, cal500"]["Random, printed"]) for model, own in reached.items())
+    assert f"leave chance, CLIF with {reached['CLIF']}." in page
 
 
 def test_what_the_page_says_of_yahoo_arts_with_clif_is_in_its_table() -> None:
