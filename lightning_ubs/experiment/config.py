@@ -34,7 +34,8 @@ _AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
 
 
 # ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\w+(?:\.\w+)*)(?:,[^{}]*)?\}")
+_KEY = r"(\w+(?:\.\w+)*)"
+_REFERENCE = re.compile(rf"\$\{{(?:{_KEY}|oc\.select:{_KEY}(?:,[^{{}}]*)?)\}}")
 
 
 class ConfigError(ValueError):
@@ -220,7 +221,7 @@ def _with_plain_references(value: Any, config: Mapping[str, Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_with_plain_references(item, config) for item in value]
     named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    found = lookup(config, named[1]) if named else None
+    found = lookup(config, named[1] or named[2]) if named else None
     return found if isinstance(found, int | float) else value
 
 

@@ -30,7 +30,7 @@ _LOGGED = {
     "effective_sample_size": "selection/effective_sample_size",
     "correlation_drift": "selection/correlation_drift",
 }
-# Decimals of seconds: what is left of 10 µs is noise, and would be half of what a store takes.
+# Decimals of seconds: what is left of 10 µs is noise, and would be a third of what a packed store takes.
 _CLOCK_DIGITS = 5
 # Attributes that a checkpoint holds: all that is known at the end of an epoch.
 _STATE = (

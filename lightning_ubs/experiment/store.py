@@ -183,9 +183,7 @@ class ResultsStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(
-                f"cannot read {str(self.path)!r} ({error.strerror}); check the path and its permissions."
-            ) from error
+            raise _unreadable(self.path, error) from error
 
     def _packed_lines(self) -> list[bytes]:
         try:
@@ -193,9 +191,7 @@ class ResultsStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(
-                f"cannot read {str(self.packed)!r} ({error.strerror}); check the path and its permissions."
-            ) from error
+            raise _unreadable(self.packed, error) from error
         lzma = _lzma()
         try:
             lines: list[bytes] = lzma.decompress(text).splitlines()
@@ -223,6 +219,10 @@ def _records(path: Path, lines: Sequence[bytes]) -> list[RunRecord]:
         except RecordError as error:
             raise StoreError(f"line {number} of {str(path)!r}: {error}") from None
     return found
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot read {str(path)!r} ({error.strerror}); check the path and its permissions.")
 
 
 def _lzma() -> Any:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationKeyError
 
 from lightning_ubs.experiment.config import ConfigError, check_types, compose_train, resolved, run_key
 from lightning_ubs.experiment.engine import share_processors, started
@@ -206,6 +207,11 @@ def test_references_are_resolved_as_omegaconf_does(text: str) -> None:
     config |= {"rates": [0.1, "${seed}"], "again": "${trainer.max_epochs}", "part": {"own": 2, "read": text}}
     assert resolved(config) == OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     assert config["part"]["read"] == text, "the configuration itself stays as it is"
+
+
+def test_a_reference_that_omegaconf_does_not_know_is_not_guessed() -> None:
+    with pytest.raises(InterpolationKeyError):
+        resolved({"seed": 3, "part": "${seed,7}"})
 
 
 def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
