@@ -1,8 +1,8 @@
 """Mutation testing: change one operator, constant or statement at a time, and see whether a test notices.
 
     python -m benchmarks.mutants functional state --jobs 2     # whole parts; results go to mutants.json
-    python -m benchmarks.mutants observe --sample 200          # a random sample, always the same
-    python -m benchmarks.mutants observe --again mutants.json  # only those that survived an earlier run
+    python -m benchmarks.mutants reading --sample 200          # a random sample, always the same
+    python -m benchmarks.mutants reading --again mutants.json  # only those that survived an earlier run
 
 Tests are collected once. A first process runs them and notes which lines of the package each of them executes. Then a
 process is forked for each mutant, gets the changed bytecode and runs the tests that execute the changed line, quickest
@@ -36,19 +36,13 @@ import pytest
 
 from benchmarks.mutations import PACKAGE, ROOT, Mutant, apply, find_mutants, live_functions
 
-_CALLBACK = [
-    *("test_callback_reference", "test_callback_ids", "test_callback_metrics", "test_callback_refusals", "test_faults"),
-    *("test_checkpoint_state", "test_resume", "test_epoch_size", "test_one_clock", "test_evaluation_pass"),
-    *("test_unbiased", "test_living_with_others", "test_callback_no_wait", "test_callback_loaders", "test_selector"),
-]
 # Part → sources, and the tests that may kill its mutants.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
-    "functional": (["functional/*.py"], ["functional", "strategies", "test_inspect"]),
+    "functional": (["functional/*.py"], ["functional", "strategies", "inspection"]),
     "state": (["state/*.py"], ["state", "strategies"]),
-    "strategies": (["strategies/*.py"], ["strategies", "test_inspect", *_CALLBACK]),
-    "sampling": (["sampling.py"], ["test_sampling", "test_planned_loader", *_CALLBACK]),
-    "selector": (["selector.py"], _CALLBACK),
-    "observe": (["observe/*.py"], ["observe", *_CALLBACK]),
+    "strategies": (["strategies/*.py"], ["strategies", "inspection", "selection"]),
+    "selection": (["selection/*.py"], ["selection"]),
+    "reading": (["reading/*.py"], ["reading", "selection"]),
 }
 # These start other processes, which a mutant does not reach.
 _OTHER_PROCESSES = ["test_the_line_is_seen_in_a_default_run"]

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from lightning_ubs.callback import BatchSelection
     from lightning_ubs.comparison import Comparison, compare
     from lightning_ubs.errors import SelectionError
-    from lightning_ubs.evaluation import EvaluationPass
     from lightning_ubs.experiment.recorder import Recorder
-    from lightning_ubs.images import SelectionImages
-    from lightning_ubs.sampling import EpochPlan, SelectionSampler
+    from lightning_ubs.inspection.loggers import SelectionImages
+    from lightning_ubs.selection.evaluation import EvaluationPass
+    from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
         UBS,
         ActiveBias,
@@ -61,13 +61,13 @@ _HOMES = {
     "Comparison": "comparison",
     "compare": "comparison",
     "SelectionError": "errors",
-    "EvaluationPass": "evaluation",
+    "EvaluationPass": "selection.evaluation",
     "Recorder": "experiment.recorder",
-    "SelectionImages": "images",
-    "EpochPlan": "sampling",
-    "SelectionSampler": "sampling",
+    "SelectionImages": "inspection.loggers",
+    "EpochPlan": "selection.plan",
+    "SelectionSampler": "selection.plan",
 }
-_PARTS = ("callback", "data", "errors", "functional", "metrics", "models", "sampling", "state", "strategies")
+_PARTS = ("callback", "data", "errors", "functional", "metrics", "models", "state", "strategies")
 
 
 def __getattr__(name: str) -> Any:

@@ -12,22 +12,22 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_ubs._arguments import call_repr
-from lightning_ubs._checks import check_choice, check_range
-from lightning_ubs._lightning import LoaderKey, callbacks_of, log_epoch
-from lightning_ubs.epoch_options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
+from lightning_ubs._utils.arguments import call_repr
+from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.evaluation import EvaluationPass
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.known_labels import KnownLabels
-from lightning_ubs.memory import Memory, chosen_dtype, chosen_memory
-from lightning_ubs.observe import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
-from lightning_ubs.refusals import check_trainer
-from lightning_ubs.selector import Selector
-from lightning_ubs.session import FitSession
-from lightning_ubs.steps import TrainingSteps
+from lightning_ubs.inspection.known_labels import KnownLabels
+from lightning_ubs.inspection.views import SelectionViews
+from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
+from lightning_ubs.selection.evaluation import EvaluationPass
+from lightning_ubs.selection.memory import Memory, chosen_dtype, chosen_memory
+from lightning_ubs.selection.options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
+from lightning_ubs.selection.planner import Selector
+from lightning_ubs.selection.requirements import check_trainer
+from lightning_ubs.selection.session import FitSession
+from lightning_ubs.selection.steps import TrainingSteps
 from lightning_ubs.strategies import UBS, Strategy
-from lightning_ubs.views import SelectionViews
 
 
 class BatchSelection(SelectionViews, Callback):

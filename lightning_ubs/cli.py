@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_ubs._checks import did_you_mean
+from lightning_ubs._utils.checks import did_you_mean
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -173,7 +173,7 @@ def compare_task(config: DictConfig) -> None:
     """A grid, then its verdict and its report."""
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.command import compare_command
+    from lightning_ubs.experiment.commands import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))

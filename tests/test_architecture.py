@@ -35,45 +35,45 @@ OPTIONAL = (
 # What each part of the core may import, besides the standard library and itself.
 ALLOWED = {
     "functional": {"torch", "numpy"},
-    "state": {"torch", "lightning_ubs.collectives", "lightning_ubs.errors", "lightning_ubs.functional"},
+    "state": {"torch", "lightning_ubs._utils.distributed", "lightning_ubs.errors", "lightning_ubs.functional"},
     "strategies": {
         "torch",
-        "lightning_ubs._arguments",
-        "lightning_ubs._checks",
+        "lightning_ubs._utils.arguments",
+        "lightning_ubs._utils.checks",
         "lightning_ubs.errors",
         "lightning_ubs.functional",
         "lightning_ubs.state",
     },
-    "sampling.py": {"torch", "numpy"},
-    "planned_loader.py": {"torch", "lightning_ubs.sampling"},
-    "epochs.py": {
+    "selection/plan.py": {"torch", "numpy"},
+    "selection/loader.py": {"torch", "lightning_ubs._utils.distributed", "lightning_ubs.selection.plan"},
+    "selection/epochs.py": {
         "torch",
         "lightning_ubs.errors",
         "lightning_ubs.functional",
-        "lightning_ubs.sampling",
+        "lightning_ubs.selection.plan",
         "lightning_ubs.strategies",
     },
-    "selector.py": {
+    "selection/planner.py": {
         "torch",
-        "lightning_ubs.epochs",
         "lightning_ubs.errors",
         "lightning_ubs.functional",
-        "lightning_ubs.learning",
-        "lightning_ubs.sampling",
-        "lightning_ubs.saved_state",
+        "lightning_ubs.selection.buffer",
+        "lightning_ubs.selection.epochs",
+        "lightning_ubs.selection.plan",
+        "lightning_ubs.selection.saved_state",
         "lightning_ubs.state",
         "lightning_ubs.strategies",
     },
-    "learning.py": {"torch"},
-    "saved_state.py": {"lightning_ubs._arguments", "lightning_ubs.errors", "lightning_ubs.strategies"},
-    "_arguments.py": {"torch"},
-    "_checks.py": set(),
-    "collectives.py": {"torch"},
+    "selection/buffer.py": {"torch"},
+    "selection/saved_state.py": {"lightning_ubs._utils.arguments", "lightning_ubs.errors", "lightning_ubs.strategies"},
+    "_utils/arguments.py": {"torch"},
+    "_utils/checks.py": set(),
+    "_utils/distributed.py": {"torch"},
     "errors.py": set(),
 }
 
 # Modules beside the callback that serve the experiments.
-NOT_CORE = {"__main__", "cli", "comparison", "methods", "metrics", "plots", "_extras"}
+NOT_CORE = {"__main__", "cli", "comparison", "methods", "metrics"}
 
 
 def sources(part: str = "") -> list[Path]:
@@ -115,7 +115,7 @@ def within(module: str, allowed: set[str]) -> bool:
 
 @pytest.mark.parametrize("part", ALLOWED)
 def test_the_core_imports_nothing_below_it(part: str) -> None:
-    own = f"lightning_ubs.{part.removesuffix('.py')}"
+    own = "lightning_ubs." + part.removesuffix(".py").replace("/", ".")
     allowed = ALLOWED[part] | {own} | set(sys.stdlib_module_names)
     wrong = {
         (name_of(path), module) for path in sources(part) for module in imports(path) if not within(module, allowed)
@@ -125,8 +125,13 @@ def test_the_core_imports_nothing_below_it(part: str) -> None:
 
 def test_the_callback_and_what_it_uses_import_nothing_of_the_experiments() -> None:
     experiments = {f"lightning_ubs.{name}" for name in ("data", "models", "experiment", "report", "cli", "metrics")}
-    core = [path for path in PACKAGE.glob("*.py") if path.stem not in NOT_CORE] + sources("observe")
-    assert {"callback", "selector", "observer", "_lightning"} <= {path.stem for path in core}
+    core = (
+        [path for path in PACKAGE.glob("*.py") if path.stem not in NOT_CORE]
+        + sources("reading")
+        + sources("selection")
+        + sources("inspection")
+    )
+    assert {"callback", "planner", "reader", "_lightning"} <= {path.stem for path in core}
     banned = experiments | set(OPTIONAL)
     wrong = {(name_of(p), module) for p in core for module in imports_at_run_time(p) if within(module, banned)}
     assert not wrong
@@ -158,7 +163,7 @@ print([m for m in ("torch", "lightning", "hydra", "joblib", "ray", "distributed"
 
 
 def test_importing_the_equations_imports_no_lightning() -> None:
-    parts = ("functional", "state", "strategies", "sampling")
+    parts = ("functional", "state", "strategies", "selection.plan")
     code = f"""
 import sys, types, importlib
 package = types.ModuleType("lightning_ubs"); package.__path__ = [{str(PACKAGE)!r}]
@@ -190,9 +195,9 @@ def private_uses(path: Path) -> Iterator[str]:
 
 
 def test_private_parts_of_lightning_are_used_in_one_file_only() -> None:
-    wrong = {(name_of(p), use) for p in sources() if p.name != "_lightning.py" for use in private_uses(p)}
+    wrong = {(name_of(p), use) for p in sources() if name_of(p) != "selection/_lightning.py" for use in private_uses(p)}
     assert not wrong
-    assert list(private_uses(PACKAGE / "_lightning.py")), "the check finds those that are there"
+    assert list(private_uses(PACKAGE / "selection" / "_lightning.py")), "the check finds those that are there"
 
 
 def own_classes() -> Iterator[type]:

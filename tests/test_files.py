@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_ubs._files import atomic_write, sha256, write_problem
+from lightning_ubs._utils.files import atomic_write, sha256, write_problem
 from lightning_ubs.data import MultiLabelData
 from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.experiment.store import ResultsStore
@@ -70,7 +70,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_whole(tmp_path: Path) -> No
     path = tmp_path / "a"
     path.write_bytes(b"old")
     code = (
-        "import sys, time\nfrom lightning_ubs._files import atomic_write\n"
+        "import sys, time\nfrom lightning_ubs._utils.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write(b'half'); stream.flush(); print('now', flush=True); time.sleep(60)\n"
     )

@@ -106,7 +106,7 @@ def test_the_sdist_holds_every_file_of_the_repository(unpacked: Path) -> None:
 def test_the_sdist_passes_its_own_tests(unpacked: Path) -> None:
     parts = (
         "tests/functional/test_selection.py",
-        "tests/test_sampling.py",
+        "tests/selection/test_sampling.py",
         "tests/test_architecture.py::test_types_are_shipped",
     )
     done = command(

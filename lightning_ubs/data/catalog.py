@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_ubs._checks import did_you_mean
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.download import data_folder, fetch_file
 from lightning_ubs.data.embedded import make_digits, make_synthetic
 from lightning_ubs.data.entries import ENTRIES, Entry

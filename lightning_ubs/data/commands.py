@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_ubs._files import write_problem
+from lightning_ubs._utils.files import write_problem
 from lightning_ubs.data import catalog
 from lightning_ubs.data.download import address, data_folder
 from lightning_ubs.data.entries import ENTRIES, Entry

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightning_ubs._extras import optional_import
-from lightning_ubs._files import atomic_write, remember_sha256, sha256, user_cache, write_problem
+from lightning_ubs._utils.extras import optional_import
+from lightning_ubs._utils.files import atomic_write, remember_sha256, sha256, user_cache, write_problem
 from lightning_ubs.data.sources import SourceFile
 from lightning_ubs.data.types import DataError
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 
 Features: TypeAlias = Any
 """A float32 array or a SciPy CSR matrix (n, d); SciPy is optional, so its type cannot be named."""

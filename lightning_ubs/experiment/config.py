@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_ubs._checks import did_you_mean
-from lightning_ubs._files import sha256
+from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs._utils.files import sha256
 
 CONFIG_MODULE = "lightning_ubs.configs"
 GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
@@ -199,8 +199,8 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
 
 
 def _code(config: Mapping[str, Any]) -> str:
+    from lightning_ubs.experiment.build import locate
     from lightning_ubs.experiment.fingerprint import fingerprint
-    from lightning_ubs.experiment.instantiate import locate
 
     return fingerprint(locate(str(config["_target_"])))
 

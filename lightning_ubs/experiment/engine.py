@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-from lightning_ubs._checks import did_you_mean
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.experiment.config import ConfigError
 
 Engine = Literal["loky", "sequential", "ray", "dask"]

@@ -8,8 +8,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_ubs._checks import did_you_mean
+from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.data import DataError, MultiLabelDataModule, catalog
+from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection, locate
 from lightning_ubs.experiment.config import (
     ConfigError,
     assign,
@@ -23,8 +24,7 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
-from lightning_ubs.experiment.configured import ConfiguredRun, Names, configured_run
-from lightning_ubs.experiment.instantiate import FILLED_IN, build_callbacks, build_data, build_selection, locate
+from lightning_ubs.experiment.from_config import ConfiguredRun, Names, configured_run
 from lightning_ubs.experiment.selection import NAMES, parameters, plain_defaults
 from lightning_ubs.strategies import Strategy
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.experiment import engine as engines
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import ConfigError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_ubs._checks import did_you_mean
+from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.experiment.config import unknown_key
 from lightning_ubs.experiment.overrides import quoted
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.experiment.called import described
 from lightning_ubs.experiment.config import digest
 from lightning_ubs.experiment.direction import direction
+from lightning_ubs.experiment.from_objects import described
 from lightning_ubs.experiment.planned import versions
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.run import first_selected

@@ -15,12 +15,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_ubs._checks import check_choice, did_you_mean
-from lightning_ubs._lightning import callbacks_of
+from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.selection._lightning import callbacks_of
 
 # Curve of a record: the name under which it is logged.
 _LOGGED = {

@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from typing_extensions import override
 
-from lightning_ubs._files import atomic_write, write_file
+from lightning_ubs._utils.files import atomic_write, write_file
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.direction import direction, logged_directions

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_ubs._arguments import constructor_arguments
-from lightning_ubs._checks import did_you_mean
+from lightning_ubs._utils.arguments import constructor_arguments
+from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.experiment.config import ConfigError, unknown_key
 from lightning_ubs.methods import METHODS, find_method

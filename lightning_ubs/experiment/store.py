@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lightning_ubs._files import atomic_write
+from lightning_ubs._utils.files import atomic_write
 from lightning_ubs.experiment.record import RecordError, RunRecord, check_key
 
 try:

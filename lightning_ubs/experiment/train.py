@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_ubs._files import write_file
+from lightning_ubs._utils.files import write_file
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
     GROUPS,
@@ -20,7 +20,7 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
-from lightning_ubs.experiment.configured import Names, configured_run
+from lightning_ubs.experiment.from_config import Names, configured_run
 from lightning_ubs.experiment.grid import prepare_folder
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import RunRecord

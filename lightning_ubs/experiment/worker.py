@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
-from lightning_ubs._files import write_problem
+from lightning_ubs._utils.files import write_problem
 from lightning_ubs.experiment.claims import Claim, Claims
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.planned import PlannedRun

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, leaky_relu
 from typing_extensions import override
 
 from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear
-from lightning_ubs.observe.dataset import training_labels
+from lightning_ubs.reading.dataset import training_labels
 
 _SLOPE = 0.1
 

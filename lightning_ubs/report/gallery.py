@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 
-from lightning_ubs._files import write_file
+from lightning_ubs._utils.files import write_file
 from lightning_ubs.report.contents import Report
 from lightning_ubs.report.figures.ablation import ABLATION
 from lightning_ubs.report.figures.canvas import Plot, house_style

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.contents import Report
 from lightning_ubs.report.figures.theme import figure_theme, method_colours
 from lightning_ubs.report.gallery import Gallery

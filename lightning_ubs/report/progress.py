@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 
 _MANY = 40
 _LINES = 5

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_ubs._files import write_file
+from lightning_ubs._utils.files import write_file
 from lightning_ubs.report import csv_tables, latex_tables
 from lightning_ubs.report.contents import Report, make_report
 from lightning_ubs.report.errors import ReportError

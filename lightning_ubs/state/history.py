@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.state.rows import spare_row_zeros
-from lightning_ubs.state.sharding import Shard
+from lightning_ubs.state.shard import Shard
 
 
 class PredictionHistory:

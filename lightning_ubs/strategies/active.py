@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.drawing import Replacement

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs._arguments import call_repr
+from lightning_ubs._utils.arguments import call_repr
 from lightning_ubs.functional import draw_epoch
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.state import Shard

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lightning_ubs._checks import check_range
+from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import hardness_probabilities, imbalance_weights, sample_cross_entropy
 from lightning_ubs.state import host_copy, spare_row_zeros
 from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy

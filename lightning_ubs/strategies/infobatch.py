@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from lightning_ubs._checks import check_choice
+from lightning_ubs._utils.checks import check_choice
 from lightning_ubs.functional import binary_entropy, pruned_probabilities, sample_cross_entropy
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.latest import LatestScoreStrategy

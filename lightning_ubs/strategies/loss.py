@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.functional import (
     proportional_probabilities,
     sample_cross_entropy,

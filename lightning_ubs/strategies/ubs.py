@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ubs._checks import check_range
+from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import label_uncertainty, window_fluctuation
 from lightning_ubs.functional.selection import Quantizer
 from lightning_ubs.state import spare_row_zeros

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lightning_ubs._checks import check_choice, check_range
+from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import (
     correlation_of_chunks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs._checks import check_range
+from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import sample_cross_entropy, window_fluctuation
 from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.selection import Quantizer

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from data_test_files import DENSE, DENSE_X, DENSE_Y, XML
 
-from lightning_ubs import _files
+from lightning_ubs._utils import files as _files
 from lightning_ubs.data import DataError, MultiLabelData, MultiLabelDataModule, catalog, download
 from lightning_ubs.data.commands import get_dataset
 from lightning_ubs.data.entries import Entry

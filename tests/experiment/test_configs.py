@@ -24,9 +24,9 @@ from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import names
 from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
 from lightning_ubs.experiment.expand import expand_grid
-from lightning_ubs.experiment.instantiate import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.selection import settings_of, split_settings
 from lightning_ubs.methods import find_method
 from lightning_ubs.models import build_model

@@ -18,10 +18,7 @@ from own_code import CNN, ImageData, Unsure
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import MultiLabelDataModule
-from lightning_ubs.experiment.config import ConfigError, compose_train, resolved, run_key
-from lightning_ubs.experiment.expand import expand_grid
-from lightning_ubs.experiment.fingerprint import fingerprint
-from lightning_ubs.experiment.instantiate import (
+from lightning_ubs.experiment.build import (
     build_callbacks,
     build_data,
     build_network,
@@ -29,6 +26,9 @@ from lightning_ubs.experiment.instantiate import (
     instantiate,
     locate,
 )
+from lightning_ubs.experiment.config import ConfigError, compose_train, resolved, run_key
+from lightning_ubs.experiment.expand import expand_grid
+from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.overrides import compare_overrides
 from lightning_ubs.experiment.store import ResultsStore
 

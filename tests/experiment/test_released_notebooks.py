@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_ubs import BatchSelection
+from lightning_ubs.experiment.build import build_selection
 from lightning_ubs.experiment.config import compose_train
-from lightning_ubs.experiment.instantiate import build_selection
 from lightning_ubs.experiment.notebooks import NotebookRandom, NotebookUBS
 from lightning_ubs.models import build_model
-from lightning_ubs.sampling import EpochPlan
+from lightning_ubs.selection.plan import EpochPlan
 
 
 class Plans(L.Callback):

@@ -12,15 +12,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from sklearn.metrics import roc_auc_score
 
+from lightning_ubs.experiment.build import build_data, build_network, build_selection
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
-from lightning_ubs.experiment.configured import ConfiguredRun, Names, configured_run
+from lightning_ubs.experiment.from_config import ConfiguredRun, Names, configured_run
 from lightning_ubs.experiment.grid import at_a_time
-from lightning_ubs.experiment.instantiate import build_data, build_network, build_selection
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.recorder import Recorder
 from lightning_ubs.experiment.run import write_summary
 from lightning_ubs.experiment.store import ResultsStore
-from lightning_ubs.images import SelectionImages
+from lightning_ubs.inspection.loggers import SelectionImages
 from lightning_ubs.metrics import HIGHER_IS_BETTER
 
 QUICK = ("data=synthetic", "trainer.max_epochs=5", "selection.warmup_epochs=2", "trainer.enable_progress_bar=false")

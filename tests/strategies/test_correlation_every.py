@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_ubs import UBS, ActiveBias, RecencyBias, UncertaintyStrategy
+from lightning_ubs.experiment.build import build_selection
 from lightning_ubs.experiment.config import compose_train, resolved, run_key
-from lightning_ubs.experiment.instantiate import build_selection
 from lightning_ubs.functional import sample_weights, uncertainty_correlation
 
 N, Q = 60, 4

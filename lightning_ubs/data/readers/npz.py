@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs._extras import optional_import
-from lightning_ubs._files import atomic_write
+from lightning_ubs._utils.extras import optional_import
+from lightning_ubs._utils.files import atomic_write
 from lightning_ubs.data.readers.budget import NAME, Budget
 from lightning_ubs.data.readers.stream import CHUNK
 from lightning_ubs.data.types import DataError, Features, MultiLabelData, binary_labels, checked, is_sparse, numbered

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.table import check_names, split_table
 from lightning_ubs.data.types import DataError, MultiLabelData

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.data.readers.rdx import Numbers, RValue, read_variables
 from lightning_ubs.data.readers.stream import open_decompressed

@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import NAME, OBJECT, Budget
 from lightning_ubs.data.readers.stream import open_decompressed
 from lightning_ubs.data.types import DataError, MultiLabelData, numbered

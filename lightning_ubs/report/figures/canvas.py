@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightning_ubs._extras import optional_import
-from lightning_ubs.plots import MISSING
+from lightning_ubs._utils.extras import optional_import
+from lightning_ubs.inspection.pictures import MISSING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

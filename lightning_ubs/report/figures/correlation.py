@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.plots import largest, plot_correlation
+from lightning_ubs.inspection.pictures import largest, plot_correlation
 from lightning_ubs.report.figures.canvas import Plot, heading, name_width, new_figure, slug
 from lightning_ubs.report.figures.kinds import FigureKind, Material
 from lightning_ubs.report.results import Array

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.figures.canvas import INK, Plot, clip, name_width, new_figure, slug
 from lightning_ubs.report.significance import RankTest
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs.plots import plot_data_map
+from lightning_ubs.inspection.pictures import plot_data_map
 from lightning_ubs.report.figures.canvas import Plot, heading, new_figure, slug
 from lightning_ubs.report.figures.kinds import FigureKind, Material
 from lightning_ubs.report.traces import Trace

@@ -6,7 +6,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from lightning_ubs._extras import optional_import
+from lightning_ubs._utils.extras import optional_import
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

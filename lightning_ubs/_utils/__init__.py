@@ -1,0 +1,1 @@
+"""Small tools without knowledge of selection: checks, files, optional packages, collectives."""

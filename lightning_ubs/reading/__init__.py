@@ -1,0 +1,23 @@
+"""What a training step showed: predictions and targets, the dataset's matrices, and whether ids are right."""
+
+from lightning_ubs.reading.columns import Column
+from lightning_ubs.reading.dataset import DatasetLabels, feature_matrix, training_labels
+from lightning_ubs.reading.gradient import RowScaling
+from lightning_ubs.reading.reader import Observation, StepObserver
+from lightning_ubs.reading.source import Outputs
+from lightning_ubs.reading.targets import Targets
+from lightning_ubs.reading.verification import Ids, IdVerification
+
+__all__ = [
+    "Column",
+    "DatasetLabels",
+    "IdVerification",
+    "Ids",
+    "Observation",
+    "Outputs",
+    "RowScaling",
+    "StepObserver",
+    "Targets",
+    "feature_matrix",
+    "training_labels",
+]

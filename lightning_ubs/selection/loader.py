@@ -1,0 +1,116 @@
+"""A train loader that stays in step with the Trainer, whoever else reads it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_ubs.selection.plan import EpochPlan, SelectionSampler, world_size
+
+# Before 3.12, a process hangs that is forked while another thread enters Python (python/cpython#112275), as those of
+# gloo do when a collective ends. One has just ended where reading starts: these seconds let them leave.
+_FORK_MAY_HANG = sys.version_info < (3, 12)
+_REST = 0.01
+
+
+class Guide(Protocol):
+    """Knows where training stands."""
+
+    def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
+        """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
+
+    def plan_to_read(self) -> EpochPlan:
+        """What any other reader gets."""
+
+
+def follow(loader: DataLoader[Any], guide: Guide) -> None:
+    """Make every reading of ``loader``, whose sampler is a :class:`SelectionSampler`, follow ``guide``.
+
+    ``iter`` looks up ``__iter__`` on the class, so the loader gets a subclass of its own class.
+    """
+    kind = type(loader)
+    front = _StatefulPlannedLoader if hasattr(kind, "load_state_dict") else _PlannedLoader
+    body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_class": kind}
+    vars(loader)["plan_guide"] = guide
+    loader.__class__ = type(kind.__name__, (front, kind), body)
+
+
+def unfollow(loader: DataLoader[Any]) -> None:
+    """Give ``loader`` its own class back."""
+    if isinstance(loader, _PlannedLoader):
+        loader.__class__ = loader.plain_class  # type: ignore[assignment]
+        del vars(loader)["plan_guide"]
+
+
+class _PlannedLoader(DataLoader[Any]):
+    """Put in front of a loader's own class by :func:`follow`."""
+
+    plan_guide: Guide
+    plain_class: type[DataLoader[Any]]
+
+    def __iter__(self) -> Any:
+        return _PlannedIterator(self)
+
+    def start(self, plan: EpochPlan, first_batch: int, for_training: bool) -> Iterator[Any]:
+        """Read ``plan`` from ``first_batch`` on."""
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        assert isinstance(sampler, SelectionSampler)
+        sampler.follow_once(plan, first_batch)
+        if self.num_workers and _FORK_MAY_HANG and world_size() > 1:
+            time.sleep(_REST)
+        if for_training:
+            return super().__iter__()
+        # Persistent workers serve one reader; another one would restart them under the training loop. Without a
+        # generator of its own, the reader would draw its workers' seed from the one that training uses.
+        kept = {name: vars(self)[name] for name in ("persistent_workers", "_iterator", "generator")}
+        vars(self).update(persistent_workers=False, generator=torch.Generator())
+        try:
+            return super().__iter__()
+        finally:
+            vars(self).update(kept)
+
+
+class _StatefulPlannedLoader(_PlannedLoader):
+    """For loaders that save their own position: it is the Trainer's, and must not be skipped to twice."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        return
+
+
+class _PlannedIterator(Iterator[Any]):
+    """Starts reading when the first batch is asked for, and gives the training loop the batch it stands at.
+
+    Lightning makes the first iterator before it knows where a resumed training stands, and goes on with a left-over
+    iterator after some tuners. So the position is compared at each batch, and where it differs reading starts anew.
+    """
+
+    def __init__(self, loader: _PlannedLoader) -> None:
+        self._source = loader
+        self._batches: Iterator[Any] | None = None
+        self._plan: EpochPlan | None = None
+        self._next = 0
+
+    def __next__(self) -> Any:
+        place = self._source.plan_guide.training_batch(self)
+        if place is None:
+            if self._batches is None:
+                self._start(self._source.plan_guide.plan_to_read(), 0, for_training=False)
+        elif place != (self._plan, self._next):
+            self._start(*place, for_training=True)
+        assert self._batches is not None
+        batch = next(self._batches)
+        self._next += 1
+        return batch
+
+    def _start(self, plan: EpochPlan, first_batch: int, for_training: bool) -> None:
+        self._batches = None  # ends its workers before others begin
+        self._plan, self._next = plan, first_batch
+        self._batches = self._source.start(plan, first_batch, for_training)

@@ -1,0 +1,169 @@
+"""Trainers and loaders that selection cannot work with, each refused in one sentence before anything is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from lightning.pytorch.trainer import Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from lightning_ubs._utils.distributed import gather_objects
+from lightning_ubs.errors import SelectionError
+from lightning_ubs.selection._lightning import own_sampler, sampler_of
+from lightning_ubs.selection.plan import SelectionSampler
+from lightning_ubs.strategies import Strategy
+
+# By name, so that the classes of both `lightning` and `pytorch_lightning` count. FSDPStrategy and DeepSpeedStrategy
+# need a GPU and were never run; sharding by ModelParallelStrategy was.
+_STRATEGIES_RUN = {"SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy"}
+
+
+def check_trainer(trainer: Trainer, needs_last_epoch: bool) -> None:
+    """Refuse what selection cannot work with, before anything is trained."""
+    if not {base.__name__ for base in type(trainer.strategy).__mro__} & _STRATEGIES_RUN:
+        raise SelectionError(
+            f"batch selection has not been run with {type(trainer.strategy).__name__}, so it may choose wrongly there; "
+            "use a single device, strategy='ddp', or ModelParallelStrategy for sharded models."
+        )
+    if trainer.overfit_batches > 0:  # type: ignore[attr-defined]
+        raise SelectionError(
+            "overfit_batches trains on the same batches in every epoch, so nothing can be selected; use "
+            "limit_train_batches, or leave BatchSelection out."
+        )
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    endless = epochs is None or epochs < 0
+    countable = steps >= 0 and trainer.lightning_module.automatic_optimization
+    if needs_last_epoch and endless and not countable:
+        reason = "" if steps < 0 else f" and manual optimisation (max_steps={steps} may end any epoch)"
+        raise SelectionError(
+            f"with max_epochs={epochs}{reason} the last epoch, at which selection should end, is unknown; set "
+            "max_epochs, or pass BatchSelection(..., end_epoch=...)."
+        )
+
+
+def warn_if_nothing_is_selected(strategy: Strategy, start: int, last_epoch: int | None) -> None:
+    """Say so where the warm-up takes the whole training."""
+    if strategy.warms_up and last_epoch is not None and last_epoch < start:
+        rank_zero_warn(
+            f"The warm-up of {start} epochs is not over in max_epochs={last_epoch + 1}: nothing will be selected. Set "
+            "a shorter warmup_epochs or more epochs.",
+            category=UserWarning,
+        )
+
+
+def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
+    """Refuse a train loader whose samples cannot be chosen, or whose order would not be kept."""
+    if not isinstance(dataloader, DataLoader):
+        raise SelectionError(
+            f"the train loader is a {type(dataloader).__name__}, not a torch DataLoader, so its samples cannot be "
+            "chosen; use a DataLoader over a map-style dataset."
+        )
+    if isinstance(dataloader.dataset, IterableDataset):
+        raise SelectionError(
+            "an IterableDataset decides its own order, so its samples cannot be chosen; use a map-style dataset with "
+            "__len__ and __getitem__."
+        )
+    if not getattr(dataloader, "in_order", True):
+        raise SelectionError("in_order=False loses which sample a prediction belongs to; use in_order=True.")
+    if not _is_plain(dataloader.batch_sampler, BatchSampler):
+        raise SelectionError(
+            "a custom batch_sampler (or batch_size=None) makes its own batches, so they cannot be chosen; pass "
+            "batch_size= (and drop_last=) to the DataLoader instead."
+        )
+    if not isinstance(sampler_of(dataloader), SelectionSampler):
+        _check_sampler(dataloader, rank, world_size)
+
+
+def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> None:
+    """Refuse a sampler that does anything else than to visit every sample once."""
+    sampler = own_sampler(dataloader)
+    n = len(dataloader.dataset)  # type: ignore[arg-type]
+    if _is_plain(sampler, RandomSampler):
+        plain = not sampler.replacement and sampler.num_samples == n
+    elif _is_plain(sampler, torch.utils.data.DistributedSampler):
+        size = len(sampler.dataset)
+        plain = (sampler.rank, sampler.num_replicas, size) == (rank, world_size, n)
+        if not plain:
+            raise SelectionError(
+                f"the train loader's DistributedSampler is for rank {sampler.rank} of {sampler.num_replicas} and "
+                f"{size} samples, but this process is rank {rank} of {world_size} with {n} samples; "
+                "leave the sampler out, Lightning and BatchSelection divide the batches among processes."
+            )
+    else:
+        plain = type(sampler) is SequentialSampler or _is_plain_permutation(sampler, dataloader.dataset)
+    if not plain:
+        raise SelectionError(
+            f"the train loader's own sampler ({type(sampler).__name__}) would be lost; use shuffle=True, "
+            "and torch.utils.data.Subset where only a part of the dataset should be trained on."
+        )
+
+
+def _is_plain(value: Any, kind: type) -> bool:
+    """Whether ``value`` is of ``kind`` itself, as torch has it or as torchdata's stateful loader does."""
+    own = type(value)
+    stateful = own.__module__.startswith("torchdata.stateful_dataloader")
+    return own is kind or (stateful and own.__name__.removeprefix("Stateful") == kind.__name__)
+
+
+def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:
+    """Whether an unknown sampler only shuffles: it visits every sample once and knows nothing but their number."""
+    generators = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    if type(sampler).__bases__ not in ((torch.utils.data.Sampler,), (object,)):
+        return False
+    known = vars(sampler).values() if hasattr(sampler, "__dict__") else ()
+    if any(value is not dataset and not isinstance(value, (int, range, type(None), *generators)) for value in known):
+        return False
+    n, state = len(dataset), (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    try:
+        once = sorted(itertools.islice(sampler, n + 1)) == list(range(n))
+    except TypeError:
+        return False
+    finally:
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])
+        random.setstate(state[2])
+    if once:
+        rank_zero_info(
+            f"The train loader's {type(sampler).__name__} visits every sample once; BatchSelection replaces it and "
+            "decides the order."
+        )
+    return once
+
+
+def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Tensor | None) -> None:
+    """Refuse processes that hold different samples, because an id would mean another sample on each of them."""
+    told = isinstance(sampler_of(dataloader), SelectionSampler | torch.utils.data.DistributedSampler)
+    digest = None if labels is None else hashlib.sha256(labels.cpu().contiguous().numpy().tobytes()).hexdigest()
+    shown = gather_objects((len(dataloader.dataset), digest))  # type: ignore[arg-type]
+    if len(set(shown)) > 1:
+        raise SelectionError(
+            f"the train datasets of the {trainer.world_size} processes differ (samples per process: "
+            f"{[size for size, _ in shown]}), so sample ids have no common meaning; give every process the whole "
+            "dataset in the same order, batches are divided among them."
+        )
+    if digest is None and not told:
+        raise SelectionError(
+            "with use_distributed_sampler=False each process may hold a shard of its own, and this dataset shows no "
+            "labels to compare; give every process the whole dataset and build the loader with "
+            "sampler=SelectionSampler(dataset), or leave use_distributed_sampler=True."
+        )
+
+
+def process_rank(trainer: Trainer) -> tuple[int, int]:
+    """(rank, number of processes) among which batches are divided."""
+    kwargs = trainer.distributed_sampler_kwargs or {"num_replicas": 1, "rank": 0}
+    rank, world = int(kwargs["rank"]), int(kwargs["num_replicas"])
+    if world != trainer.world_size or (world > 1 and not dist.is_initialized()):
+        raise SelectionError(
+            f"{type(trainer.strategy).__name__} divides a model, not only batches, among processes, which batch "
+            "selection does not support; use strategy='ddp'."
+        )
+    return rank, world

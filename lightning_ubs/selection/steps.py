@@ -1,0 +1,190 @@
+"""From one training step after the other to what the strategy learns: ids verified, predictions read, rows weighed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_ubs.errors import SelectionError
+from lightning_ubs.reading import DatasetLabels, IdVerification, RowScaling, StepObserver
+from lightning_ubs.selection._lightning import current_batch, fetched_batch, fetches_in_step, skips_backward
+from lightning_ubs.selection.evaluation import EvaluationPass
+from lightning_ubs.selection.options import Unbiased
+from lightning_ubs.selection.plan import EpochPlan
+from lightning_ubs.selection.planner import Selector
+from lightning_ubs.selection.sample_weights import SampleWeights
+from lightning_ubs.selection.session import FitSession
+
+
+class TrainingSteps:
+    """What the hooks of a training step delegate to.
+
+    Args:
+        selector: learns from the predictions.
+        observer: reads them.
+        verification: compares planned ids with those of a batch.
+        loader: which of several loaders is selected from.
+        unbiased: how far gradients are weighed against P.
+        refresh: predictions of passes of their own, instead of those of the steps.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        observer: StepObserver,
+        verification: IdVerification,
+        loader: str | int | None,
+        unbiased: Unbiased,
+        refresh: EvaluationPass | None,
+    ) -> None:
+        self.observer = observer
+        self._selector = selector
+        self._strategy = selector.strategy
+        self._verification = verification
+        self._loader = loader
+        self._unbiased = unbiased
+        self._refresh = refresh
+        self._weights = SampleWeights(unbiased, selector)
+        self._scaling = RowScaling()
+        self._current: tuple[EpochPlan, int, torch.device] | None = None
+        self._has_backward = False
+        self._announced = False
+
+    def begin_fit(self, module: LightningModule) -> None:
+        """Look for the predictions of ``module`` anew."""
+        self.observer.attach(module)
+        self._announced = False
+
+    def end_fit(self) -> None:
+        """Learn what is left, keep nothing else of the fit, and leave its module as it was found."""
+        self._selector.settle()
+        self.observer.detach()
+        self._verification.begin(None)
+        self._scaling.stop()
+        self._weights.forget()
+        self._current = None
+
+    def see_dataset(self, labels: DatasetLabels) -> None:
+        """The train dataset is known, with what it shows of its labels."""
+        self._verification.begin(labels)
+        self.observer.expect(self._strategy.num_labels or labels.num_labels)
+
+    def begin_epoch(self, plan: EpochPlan) -> None:
+        """An epoch begins; its weights are computed now, so that no step waits for them."""
+        if self._unbiased:
+            self._weights.of_plan(plan)
+
+    def begin(self, session: FitSession, module: LightningModule, batch: Any) -> None:
+        """A step on ``batch`` begins."""
+        k = current_batch(session.trainer)
+        session.start_batch(k)
+        self._has_backward = False
+        self._current = session.plan, k, module.device
+        if self._reads_steps:
+            self.observer.start_step()
+        if not fetches_in_step(session.trainer):
+            self._verify(session.plan, k, batch)
+
+    def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
+        """The loss still has its graph: read it, verify its targets, and weigh its rows."""
+        plan, k = session.plan, current_batch(session.trainer)
+        if fetches_in_step(session.trainer) and not self._has_backward:
+            self._verify(plan, k, fetched_batch(session.trainer))
+        self._has_backward = True
+        verifying = self._verification.is_due
+        if self._reads_steps or verifying:
+            self.observer.before_backward(module, loss, plan.rank_size(k), verifying)
+        if verifying:
+            self._verification.check_targets(self.observer.loss_targets)
+        if self._unbiased:
+            self._scaling.start(loss, self._weights.of_batch(plan, k))
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+        self._scaling.stop()
+
+    def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
+        """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
+        k, batch = current_batch(session.trainer), self._own(batch)
+        if batch is None or not (outputs or self._has_backward):
+            self._selector.skip_batch(k)
+        else:
+            session.check_one_fetch(k)
+            if self._reads_steps and not skips_backward(session.trainer):
+                self._read(session.plan, k, module, outputs, batch)
+            self._selector.finish_batch(k)
+        self.observer.drop_step()
+
+    def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
+        """Read what the step predicted; the first one is learnt at once, to tell what is read."""
+        reading = self.observer.read(plan, k, module, outputs, batch)
+        if self._announced:
+            self._selector.learn_later(k, reading)
+            return
+        seen = reading.observe([reading])
+        if self._refresh is None:
+            self._selector.learn(k, seen)
+        self._announced = True
+        rank_zero_info(self.observer.announcement(self._strategy, seen, self._selector.compact))
+
+    def check_epoch(self) -> None:
+        """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
+        plan = self._selector.plan
+        if not self._strategy.needs_predictions or plan is None:
+            return
+        if self._selector.skipped_batches == len(plan):
+            raise SelectionError(
+                f"no step of epoch {plan.epoch} had a loss or returned anything, so there were no predictions; return "
+                "the loss from training_step, or call self.manual_backward(loss)."
+            )
+        fault = self._selector.first_fault()
+        if fault is not None:
+            allowed = "in [0, 1]" if self.observer.kind == "probs" else "finite"
+            raise SelectionError(
+                f"the predictions of epoch {plan.epoch}, batch {fault[0]}, sample {fault[1]} are not all {allowed}; "
+                "training has diverged, or the wrong output was read: lower the learning rate, or say "
+                "where the predictions are with outputs=. The state from before is unharmed."
+            )
+
+    def evaluate(self, session: FitSession, epoch: int, loader: DataLoader[Any]) -> None:
+        """Let the strategy learn from predictions of all samples by the present weights."""
+        assert self._refresh is not None
+        assert self._selector.layout is not None
+        layout = replace(self._selector.layout, drop_last=False, epoch_samples=None)
+        plan = EpochPlan(epoch, torch.arange(layout.num_samples), layout)
+        module = session.trainer.lightning_module
+        batches = self._refresh.batches(
+            session.trainer, loader, plan, self._selector.seed, lambda: self.observer.knows_evaluation
+        )
+        for k, batch, predicted in batches:
+            samples, targets = self.observer.observe_evaluation(plan, k, module, predicted, batch)
+            self._selector.check_labels(samples[0])
+            self._strategy.refresh(plan.global_batch(k).to(samples.device), samples, targets)
+
+    @property
+    def importance_weights(self) -> Tensor | None:
+        """1/(nP) of the samples of the current batch on this process, (b,) float32; None where there is none."""
+        if self._current is None:
+            return None
+        plan, k, device = self._current
+        return self._weights.of_batch(plan, k).float().to(device, non_blocking=True)
+
+    @property
+    def _reads_steps(self) -> bool:
+        """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
+        return self._strategy.needs_predictions and (self._refresh is None or not self.observer.kind)
+
+    def _verify(self, plan: EpochPlan, k: int, batch: Any) -> None:
+        """Compare the planned ids of batch ``k`` with its own, where that is due."""
+        if self._strategy.needs_predictions or self._strategy.needs_labels:
+            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
+
+    def _own(self, batch: Any) -> Any:
+        """The batch of the loader that is selected from."""
+        return batch if self._loader is None or batch is None else batch[self._loader]
