@@ -9,10 +9,16 @@ import torch
 
 
 def constructor_arguments(instance: object) -> dict[str, Any]:
-    """Arguments of ``instance``'s constructor and the values it keeps, in the order of the signature."""
+    """Arguments of ``instance``'s constructor and the values it keeps, in the order of the signature.
+
+    An attribute may show what an argument led to instead; the argument itself is then in ``given_arguments``.
+    """
+    given = getattr(instance, "given_arguments", {})
     parameters = inspect.signature(type(instance).__init__).parameters.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
-    return {name: getattr(instance, name) for name in named if hasattr(instance, name)}
+    return {
+        name: given[name] if name in given else getattr(instance, name) for name in named if hasattr(instance, name)
+    }
 
 
 def call_repr(instance: object, omit: tuple[Any, ...] = ()) -> str:
