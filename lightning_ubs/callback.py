@@ -59,7 +59,10 @@ class BatchSelection(SelectionViews, Callback):
         device: where they are kept; the module's device by default.
         log_metrics: log pressure, effective sample size and the like once per epoch.
         loader: which train loader to select from, where there are several.
-        save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
+        save_state: ``"full"`` makes a resume exact, dropout and augmentation included: worker processes are seeded for
+            each batch, and the states of all random generators are saved (15 kB per rank); ``"selection"`` leaves
+            generators alone, so that the same samples are drawn, but dropout differs; ``"weights"`` keeps checkpoints
+            small and a resume valid.
         kind: what the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
             ``"log_probs"``; None to find it out.
         ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
@@ -102,7 +105,7 @@ class BatchSelection(SelectionViews, Callback):
         device: str | torch.device | None = None,
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
-        save_state: Literal["full", "weights"] = "full",
+        save_state: Literal["full", "selection", "weights"] = "full",
         kind: str | None = None,
         ids: Ids = None,
         epoch_size: float | int | None = None,
@@ -123,7 +126,7 @@ class BatchSelection(SelectionViews, Callback):
         warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
-        check_choice("save_state", save_state, ("full", "weights"))
+        check_choice("save_state", save_state, ("full", "selection", "weights"))
         self.memory = chosen_memory(memory, strategy)
         self.strategy = strategy
         self.warmup_epochs = int(warmup_epochs)
@@ -166,6 +169,7 @@ class BatchSelection(SelectionViews, Callback):
         observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
         self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
+        self._random_states: dict[str, Any] | None = None
         self._only_evaluates = False
         self._seconds = 0.0
 
@@ -200,6 +204,7 @@ class BatchSelection(SelectionViews, Callback):
             history_dtype=self.history_dtype,
             epoch_size=self.epoch_size,
             memory=self.memory,
+            saves_random_states=self.save_state == "full",
             on_dataset=self._see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )
@@ -223,6 +228,7 @@ class BatchSelection(SelectionViews, Callback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._timed():
+            self._session.random.proceed()
             self._steps.begin_epoch(self._session.prepare())
 
     @override
@@ -244,6 +250,17 @@ class BatchSelection(SelectionViews, Callback):
     ) -> None:
         with self._timed():
             self._steps.finish(self._session, pl_module, outputs, batch)
+            self._session.random.share(after_step=True)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.random.validated()
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.random.share()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -256,10 +273,13 @@ class BatchSelection(SelectionViews, Callback):
             metrics = self._selector.metrics(seconds)
             log_epoch(trainer, {f"{prefix}{name}": value for name, value in metrics.items()})
         self._seconds = 0.0
+        self._session.random.share()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._selector.state_dict() | {"kind": self._steps.observer.kind}
+        state = self._selector.state_dict() | {"kind": self._steps.observer.kind}
+        states = self._random_states if self._fit is None else self._fit.random.state_dict()
+        return state if states is None else state | {"random": states}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -267,6 +287,7 @@ class BatchSelection(SelectionViews, Callback):
             return  # Trainer.test(ckpt_path=...) restores all callbacks, but what was selected stays as it is
         if self._fit is None:
             self._selector.load_to_look_at(state_dict)
+            self._random_states = state_dict.get("random")
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
         self._steps.observer.kind = state_dict["kind"]
@@ -298,6 +319,7 @@ class BatchSelection(SelectionViews, Callback):
         """Leave trainer, loader and module as they were found."""
         self._only_evaluates = False
         if self._fit is not None:
+            self._random_states = self._fit.random.state_dict()
             self._fit.close()
             self._fit = None
         self._steps.end_fit()

@@ -23,6 +23,7 @@ from lightning_ubs.selection.memory import Memory, check_shard, reset, shard_of
 from lightning_ubs.selection.options import samples_per_epoch
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selection.planner import Schedule, Selector
+from lightning_ubs.selection.random_states import RandomStates
 from lightning_ubs.selection.requirements import (
     check_loader,
     check_same_dataset,
@@ -52,6 +53,7 @@ class FitSession:
         history_dtype: how predictions are kept.
         epoch_size: samples per epoch, as a share or a number.
         memory: whether processes divide what is remembered among them.
+        saves_random_states: whether checkpoints hold the states of random generators.
         on_dataset: called with what the dataset shows of its labels.
         refresh: called with this, an epoch but the first, and the loader, before anything is measured for that epoch.
     """
@@ -72,6 +74,7 @@ class FitSession:
         history_dtype: torch.dtype,
         epoch_size: float | int | None,
         memory: Memory,
+        saves_random_states: bool,
         on_dataset: Callable[[DatasetLabels], None],
         refresh: Callable[[FitSession, int, DataLoader[Any]], None] | None = None,
     ) -> None:
@@ -102,6 +105,7 @@ class FitSession:
         self._sampler: SelectionSampler | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
+        self.random = RandomStates(trainer, enabled=saves_random_states)
         self._exit = ExitStack()
         self._exit.enter_context(_lightning.quiet_resume())
         seam = LoaderSeam.join(trainer, key, self._take_loader)
@@ -121,6 +125,7 @@ class FitSession:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, now or as soon as the dataset is known."""
         self._loaded = state
+        self.random.load(state.get("random"))
         if self.dataset is not None:
             self._restore()
 
@@ -142,6 +147,7 @@ class FitSession:
         if self._restored is not None:
             say_if_batches_differ(self._restored, selector)
         self._begun = True
+        self.random.begin(None if self._loader is None else self._loader.generator)
         self.first_step = trainer.global_step
         self.prepare()
         if self._read_early:
@@ -190,6 +196,16 @@ class FitSession:
         if _lightning.fetches_in_step(self.trainer) and self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
+    @property
+    def worker_root(self) -> int | None:
+        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+        return self.random.root
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run is continued whose workers had drawn their seed already."""
+        return self.random.resumes
+
     def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
         """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
         trainer = self.trainer
@@ -206,6 +222,8 @@ class FitSession:
         if batch < reached:
             self._refuse_fetches()
         self._delivered = plan, batch + 1
+        self.random.proceed()
+        self.random.before_fetch()
         return plan, batch
 
     def plan_to_read(self) -> EpochPlan:
