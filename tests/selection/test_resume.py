@@ -53,10 +53,9 @@ def train(folder, name, workers, callbacks=(), ckpt=None, fail_at=None, **option
     data = make_data()
     L.seed_everything(11 if ckpt is None else 12)
     module = Noisy(fail_at)
-    selection = make_selection(name)
+    selection = make_selection(name, features=data.tensors[0])
     trainer = make_trainer(folder, [selection, *callbacks], val_check_interval=0.5, **options)
     loaders = make_loader(Augmented(data), workers=workers), torch.utils.data.DataLoader(data, batch_size=26)
-
     trainer.fit(module, *loaders, ckpt_path=ckpt)
     return module, selection
 
