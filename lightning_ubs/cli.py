@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs.errors import UsageError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -42,10 +43,6 @@ class Stopped(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
-
-
-class UsageError(ValueError):
-    """The command line cannot be understood; the message says what is allowed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,8 +211,8 @@ def _data(arguments: Sequence[str]) -> int:
 
     try:
         _say(commands.run(arguments))
-    except commands.UsageError as error:
-        raise UsageError(str(error)) from None
+    except UsageError:
+        raise
     except Exception as error:
         sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
         if sentence is None:
