@@ -234,11 +234,6 @@ def test_types_are_shipped() -> None:
     assert importlib.resources.files("lightning_ubs").joinpath("py.typed").is_file()
 
 
-def test_no_file_of_the_equations_state_and_strategies_holds_more_than_one_idea() -> None:
-    long = {name_of(path) for part in ALLOWED for path in sources(part) if len(path.read_text().splitlines()) > 300}
-    assert not long
-
-
 def test_everything_public_is_there_and_documented() -> None:
     for name in lightning_ubs.__all__:
         assert hasattr(lightning_ubs, name)
