@@ -18,6 +18,8 @@ from lightning_ubs.errors import UsageError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from lightning_ubs.experiment.record import RunRecord
+
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
@@ -173,7 +175,14 @@ def compare_task(config: DictConfig) -> None:
     from lightning_ubs.experiment.commands import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))
+
+    def conclude(records: Sequence[RunRecord]) -> None:
+        from lightning_ubs.report.verdict import console_verdict
+
+        _say(console_verdict(records))
+        _report(plain["results"], plain["report"])
+
+    compare_command(plain, _say, conclude)
 
 
 @_guarded
