@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.reading.columns import Column
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
-from lightning_ubs.reading.dataset import DatasetLabels
+from lightning_ubs.reading.dataset import Column, DatasetLabels
 from lightning_ubs.reading.targets import batch_targets
 from lightning_ubs.selection.plan import EpochPlan
 
