@@ -264,6 +264,7 @@ def _list_lengths(dataset: Any, name: str) -> set[int]:
 def _by_row(values: Any) -> Any:
     """A matrix whose rows can be picked."""
     if isinstance(values, Tensor):
+        values = values.dequantize() if values.is_quantized else values
         return values if values.layout is torch.strided else values.to_sparse(layout=torch.sparse_coo).coalesce()
     return values.tocsr() if hasattr(values, "toarray") else values
 
@@ -287,6 +288,7 @@ class DatasetLabels:
         dataset: the train dataset.
 
     Attributes:
+        dataset: the train dataset.
         column: the labels, or None.
         others: the other columns.
         is_used: whether a strategy works with these labels.
@@ -295,6 +297,7 @@ class DatasetLabels:
     is_used = False
 
     def __init__(self, given: Any, dataset: Any) -> None:
+        self.dataset = dataset
         self.num_samples = len(dataset)
         self.others = columns_of(dataset, LABEL_NAMES)
         self.column = self._choose() if given is None else _given("labels", given, self.num_samples, _LABELS)
