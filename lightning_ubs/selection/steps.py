@@ -137,7 +137,7 @@ class TrainingSteps:
         trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
         if trained and not self._is_backward_seen:
             raise SelectionError(
-                f"a step changed the module without a backward pass that could be weighed (unbiased={self._unbiased!r}); "
+                f"a step changed the module without a backward pass that unbiased={self._unbiased!r} could weigh; "
                 "call self.manual_backward(loss) in training_step instead of loss.backward()."
             )
         if stepped:
