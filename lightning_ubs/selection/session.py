@@ -285,7 +285,7 @@ class FitSession:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = shown.matrix(name) if "labels" in strategy.needs else None
+            labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
             features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
