@@ -179,12 +179,12 @@ class LabelMemory:
     def state_dict(self) -> dict[str, Any]:
         """What the samples of this dataset are recognized by in a later run."""
         self.settle()
-        state: dict[str, Any] = {"classes": self._classes}
-        if self._table is not None and self.is_steady:
-            state["seen"] = self._table.cpu()
-        return state if self._shown is None else state | {"shown": self._shown}
+        seen = self._table.cpu() if self._table is not None and self.is_steady else None
+        state = {"classes": self._classes, "seen": seen, "shown": self._shown}
+        return {name: value for name, value in state.items() if value is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Expect the samples that :meth:`state_dict` told of."""
         self.forget()
-        self._classes, self._table, self._shown = state.get("classes"), state.get("seen"), state.get("shown")
+        self._classes, self._shown = state.get("classes"), state.get("shown")
+        self._table = None if "seen" not in state else state["seen"].clone()

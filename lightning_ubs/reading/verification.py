@@ -195,8 +195,8 @@ class IdVerification:
         count = _rows_in(batch) if rows is None else len(rows)
         if count is not None and count < planned:
             raise SelectionError(
-                f"{where} has {count} rows, but {planned} samples were planned, so it cannot be told which ones are "
-                "missing. A collate function that drops samples is the likely cause: leave bad samples out of the "
+                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
+                "which are missing. A collate function that drops samples is the likely cause: leave bad samples out of the "
                 "dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
