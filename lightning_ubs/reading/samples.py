@@ -192,6 +192,20 @@ def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | No
     return Asked(None) if away is None else Asked(False, away)
 
 
+def labels_in_items(dataset: Any, ids: Tensor) -> Tensor | None:
+    """The labels that the items of some samples hold in a usual place, or second in a pair; None where they do not."""
+    items = ask(dataset, ids.tolist())
+    if not items or len(items) < len(ids):
+        return None
+    firsts = {path[0] for item in items for path in item if path}
+    is_pair = firsts <= {0, 1} and 1 in firsts
+    for path in [(name,) for name in LABEL_NAMES] + ([(1,)] if is_pair else []):
+        parts = [item[path] for item in items if path in item]
+        if len(parts) == len(items) and len({part.shape for part in parts}) == 1 and parts[0].ndim < 2:
+            return torch.as_tensor(np.stack(parts))
+    return None
+
+
 def _are_among(expected: Tensor, found: Tensor) -> bool:
     """Whether every one of these labels is in the batch, as often as here, and they are no mere yes and no."""
     kinds, counts = torch.unique(expected, return_counts=True)
