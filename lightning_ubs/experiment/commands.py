@@ -30,9 +30,9 @@ def compare_command(config: Mapping[str, Any], say: Callable[[str], None], repor
         return
     outcome = run_grid(runs, store, config["jobs"], config["engine"])
     if outcome.finished:
-        from lightning_ubs.report.verdict import console_verdict
+        from lightning_ubs.report import console_verdict
 
-        say(console_verdict(_finished(runs, store)))
+        say(console_verdict(_finished(runs, store), margin=config["report"]["margin"]))
         report()
     outcome.check()
 

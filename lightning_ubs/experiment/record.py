@@ -71,6 +71,7 @@ class RunRecord:
         versions: of lightning_ubs, torch, lightning and python.
         started: time in ISO format.
         trace: whether the store holds the arrays of this run.
+        split: digest of the training targets, which tells splits of the data apart; empty if unknown.
     """
 
     key: str
@@ -98,6 +99,7 @@ class RunRecord:
     versions: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     trace: bool = False
+    split: str = ""
 
     def __post_init__(self) -> None:
         check_key(self.key)
