@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from lightning_ubs.report.speed import epochs_to
 from omegaconf import OmegaConf
 from stored_results import (
     ByMethod,
@@ -24,7 +25,6 @@ from stored_results import (
     table,
 )
 
-from lightning_ubs.report.speed import epochs_to
 from lightning_ubs.report.statistics import competition_ranks, exact_wilcoxon, holm
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "experiment"

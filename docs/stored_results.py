@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from lightning_ubs.report.speed import epochs_to
 
 from lightning_ubs.report.method import ordered
 from lightning_ubs.report.results import Run, load_results
-from lightning_ubs.report.speed import epochs_to
 from lightning_ubs.report.statistics import paired_interval
 from lightning_ubs.report.words import signed
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lightning_ubs.report.errors import ReportError
+from lightning_ubs.errors import ReportError
 from lightning_ubs.report.report import Report, build_report, console_verdict
 
 #: The numbers printed in the paper's three tables: metric, model, dataset, method, value, rank.

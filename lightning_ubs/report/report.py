@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_ubs._utils.files import write_file
+from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.report import csv_tables, latex_tables
 from lightning_ubs.report.cautions import find_cautions
-from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
 from lightning_ubs.report.results import Results, checked_results, load_results
 from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ubs.errors import ReportError, StoreError
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.store import ResultsStore, StoreError
+from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, CONTROL, REFERENCE
-from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.method import Method, clean, distinct_methods, main_methods, ordered
 from lightning_ubs.report.metric import Metric, recorded_metrics
 

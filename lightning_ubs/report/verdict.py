@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_ubs.report.errors import ReportError
+from lightning_ubs.errors import ReportError
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, Run

@@ -51,14 +51,19 @@ class TrainingSteps:
         self._unbiased = unbiased
         self._refresh = refresh
         self._weights = SampleWeights(unbiased, selector)
-        self._scaling = RowScaling()
+        self._scaling = RowScaling(accepts_rest=unbiased == "predictions")
         self._current: tuple[EpochPlan, int, torch.device] | None = None
         self._has_backward = False
+        self._optimizer_steps: int | None = None
+        self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
 
     def begin_fit(self, module: LightningModule) -> None:
         """Look for the predictions of ``module`` anew."""
         self.observer.attach(module)
+        self._scaling.begin_fit()
+        self._optimizer_steps = None
+        self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
 
     def end_fit(self) -> None:
@@ -79,12 +84,15 @@ class TrainingSteps:
         """An epoch begins; its weights are computed now, so that no step waits for them."""
         if self._unbiased:
             self._weights.of_plan(plan)
+            self._scaling.begin_epoch()
 
     def begin(self, session: FitSession, module: LightningModule, batch: Any) -> None:
         """A step on ``batch`` begins."""
         k = current_batch(session.trainer)
         session.start_batch(k)
         self._has_backward = False
+        if self._optimizer_steps is None:
+            self._optimizer_steps = session.trainer.global_step
         self._current = session.plan, k, module.device
         if self._reads_steps:
             self.observer.start_step()
@@ -96,7 +104,7 @@ class TrainingSteps:
         plan, k = session.plan, current_batch(session.trainer)
         if fetches_in_step(session.trainer) and not self._has_backward:
             self._verify(plan, k, fetched_batch(session.trainer))
-        self._has_backward = True
+        self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
         verifying = self._verification.is_due
         if self._reads_steps or verifying:
             self.observer.before_backward(module, loss, plan.rank_size(k), verifying)
@@ -111,6 +119,8 @@ class TrainingSteps:
 
     def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
         """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
+        if self._unbiased and not module.automatic_optimization:
+            self._check_backward(session.trainer.global_step, module)
         k, batch = current_batch(session.trainer), self._own(batch)
         if batch is None or not (outputs or self._has_backward):
             self._selector.skip_batch(k)
@@ -120,6 +130,19 @@ class TrainingSteps:
                 self._read(session.plan, k, module, outputs, batch)
             self._selector.finish_batch(k)
         self.observer.drop_step()
+
+    def _check_backward(self, optimizer_steps: int, module: LightningModule) -> None:
+        """Refuse backward passes by hand that no hook shows, so that nothing is weighed in them."""
+        stepped = optimizer_steps != self._optimizer_steps
+        # An optimizer that Lightning does not wrap counts no steps.
+        trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
+        if trained and not self._is_backward_seen:
+            raise SelectionError(
+                f"a step changed the module without a backward pass that could be weighed (unbiased={self._unbiased!r}); "
+                "call self.manual_backward(loss) in training_step instead of loss.backward()."
+            )
+        if stepped:
+            self._optimizer_steps, self._is_backward_seen = optimizer_steps, False
 
     def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
         """Read what the step predicted; the first one is learnt at once, to tell what is read."""
