@@ -28,17 +28,23 @@ _PARAMETER_TERM = 24
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 # One row in, the same row out: elementwise operations, and losses without a reduction.
 _ELEMENTWISE = frozenset(
-    ["Abs", "Add", "Addcdiv", "Addcmul", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "Clamp", "ClampMax", "ClampMin", "Cos", "Div", "Elu", "Erf", "Exp", "Expm1", "FusedDropout", "Gelu", "Hardsigmoid", "Hardtanh", "HuberLoss", "KlDiv", "LeakyRelu", "Lerp", "Log", "Log10", "Log1P", "Log2", "LogSigmoid", "LogSigmoidBackward", "Logit", "Maximum", "Minimum", "MaskedFill", "MseLoss", "Mul", "NanToNum", "NativeDropout", "Neg", "Pow", "Reciprocal", "Relu", "Rsqrt", "Rsub", "Sigmoid", "SigmoidBackward", "Silu", "Sin", "SmoothL1Loss", "SoftMarginLoss", "Softplus", "SoftplusBackward", "Sqrt", "Sub", "Tanh", "TanhBackward", "Threshold", "ThresholdBackward", "Where", "Xlogy"]
+    "Abs Add Addcdiv Addcmul BinaryCrossEntropy BinaryCrossEntropyWithLogits Clamp ClampMax ClampMin Cos Div Elu Erf Exp "
+    "Expm1 FusedDropout Gelu Hardsigmoid Hardtanh HuberLoss KlDiv LeakyRelu Lerp Log Log10 Log1P Log2 LogSigmoid "
+    "LogSigmoidBackward Logit Maximum Minimum MaskedFill MseLoss Mul NanToNum NativeDropout Neg Pow Reciprocal Relu "
+    "Rsqrt Rsub Sigmoid SigmoidBackward Silu Sin SmoothL1Loss SoftMarginLoss Softplus SoftplusBackward Sqrt Sub Tanh "
+    "TanhBackward Threshold ThresholdBackward Where Xlogy".split()
 )
 # These change the form of a tensor; where its first axis is as long as before, it is the same axis.
 _FORMS = frozenset(
-    ["Alias", "Clone", "Contiguous", "Expand", "ReshapeAlias", "Slice", "Squeeze", "ToCopy", "UnsafeView", "Unsqueeze", "View"]
+    "Alias Clone Contiguous Expand ReshapeAlias Slice Squeeze ToCopy UnsafeView Unsqueeze View".split()
 ) | {"NllLoss"}
 # These keep the rows if they work along other axes than the first.
 _ALONG_AXES = frozenset(("Amax", "Amin", "LogSoftmax", "Logsumexp", "Mean", "Select", "Softmax", "Sum", "Prod"))
 # Whatever comes out of these has rows of another kind or order, even if their number is the same.
 _MIXING = frozenset(
-    ["AsStrided", "Cat", "Cummax", "Cumprod", "Cumsum", "Diagonal", "Flip", "Gather", "Index", "IndexAdd", "IndexPut", "IndexSelect", "LinalgVectorNorm", "MaskedScatter", "MaskedSelect", "Max", "Median", "Min", "Norm", "Permute", "Put", "Repeat", "Roll", "Scatter", "ScatterAdd", "Sort", "Split", "SplitWithSizes", "Stack", "Std", "T", "Take", "TakeAlongDim", "Topk", "Transpose", "Unbind", "Unfold", "Var"]
+    "AsStrided Cat Cummax Cumprod Cumsum Diagonal Flip Gather Index IndexAdd IndexPut IndexSelect LinalgVectorNorm "
+    "MaskedScatter MaskedSelect Max Median Min Norm Permute Put Repeat Roll Scatter ScatterAdd Sort Split "
+    "SplitWithSizes Stack Std T Take TakeAlongDim Topk Transpose Unbind Unfold Var".split()
 )
 # What these take out of a parameter is told by the samples.
 _LOOKUPS = frozenset(("Embedding", "EmbeddingBag", "Gather", "Index", "IndexSelect", "Take", "TakeAlongDim"))
@@ -175,7 +181,7 @@ class _Cut:
         visited: dict[Any, bool] = {}
         while queue and len(visited) < SEARCH_LIMIT:
             node, direct = queue.pop()
-            if node is None or (visited.get(node, True) <= direct and node in visited):
+            if node is None or visited.get(node, True) <= direct and node in visited:
                 continue
             visited[node] = direct
             for number, edge in enumerate(node.next_functions):
