@@ -17,10 +17,9 @@ from omegaconf import OmegaConf
 
 pytest.importorskip("scipy")
 
-from lightning_ubs.report.saving import find_savings
-
 from lightning_ubs import BatchSelection
 from lightning_ubs.report.results import Results, load_results
+from lightning_ubs.report.saving import find_savings
 from lightning_ubs.report.statistics import Interval, paired_interval
 from lightning_ubs.report.words import signed
 
