@@ -176,7 +176,9 @@ def sensitivity() -> str:
     for method in next(iter(by_data.values())):
         if method != "Random":
             default = "–" if method == "UBS" else interval(evidence(by_data.values(), method, base="UBS"))
-            rows.append([method, *(interval(evidence(by_data.values(), method, one)) for one in ("macro_auc", "map")), default])
+            rows.append(
+                [method, *(interval(evidence(by_data.values(), method, one)) for one in ("macro_auc", "map")), default]
+            )
     folds = min(len(runs["UBS"]) for runs in by_data.values())
     head = [f"{len(by_data)} sets, {folds} folds", "Macro-AUC − Random", "macro average precision − Random"]
     return table([*head, "Macro-AUC − UBS"], rows)

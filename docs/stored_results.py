@@ -60,7 +60,7 @@ def set_gains(
 def evidence(
     cells: Iterable[ByMethod], method: str, metric: str = "macro_auc", base: str = "Random", sign: int = 1
 ) -> Evidence:
-    """The difference from another method by unit of evidence: a set where there are at least five, else a fold of a set.
+    """The difference from another method by unit of evidence: a set where there are five or more, else a fold of a set.
 
     What one unit has several times, such as several models or budgets, is averaged.
     """

@@ -20,7 +20,19 @@ import numpy as np
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
 from pictures import PICTURES, drawn
-from stored_results import ByMethod, Folds, complete, counted, evidence, gains, interval, mean, plus_minus, stored, table
+from stored_results import (
+    ByMethod,
+    Folds,
+    complete,
+    counted,
+    evidence,
+    gains,
+    interval,
+    mean,
+    plus_minus,
+    stored,
+    table,
+)
 
 from lightning_ubs.report.results import Run
 
