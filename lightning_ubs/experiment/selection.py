@@ -43,7 +43,17 @@ def batch_selection(
     own, shared = split_settings(kind, settings)
     if shared.get("seed", 0) is None:  # a root configuration that leaves its seed open
         shared["seed"] = 0
-    return BatchSelection(kind(**own), **shared)
+    return BatchSelection(kind(**own), **with_one_start(shared))
+
+
+def with_one_start(settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings`` without the warm-up of ``selection/default.yaml`` where they name the first selected epoch.
+
+    >>> with_one_start({"warmup_epochs": 5, "start_epoch": 3})
+    {'start_epoch': 3}
+    """
+    replaced = settings.get("start_epoch") is not None and settings.get("warmup_epochs") == 5
+    return {name: value for name, value in settings.items() if not (replaced and name == "warmup_epochs")}
 
 
 def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
