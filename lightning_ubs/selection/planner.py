@@ -236,7 +236,7 @@ class Selector:
 
     def resume_at(self, batch: int) -> None:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
-        self._trained[:batch] = [True] * batch
+        self._trained[:batch] = [True] * min(batch, len(self._trained))
 
     def finish_batch(self, batch: int) -> None:
         """Batch ``batch`` of the plan was trained on."""
@@ -315,8 +315,9 @@ class Selector:
         self.plan = self.draws = None
         # A checkpoint of the first release does not say what was drawn before it: better no number than a wrong one.
         self._counts_draws = state.get("counts_draws", False)
-        if "times_drawn" in state:
+        if self._counts_draws:
             self.draws = DrawCounts(self.strategy.num_samples)
+        if self.draws is not None and "times_drawn" in state:
             self.draws.load_state_dict(state)
         self.strategy.load_state_dict(state["strategy_state"])
 
