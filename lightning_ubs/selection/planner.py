@@ -53,6 +53,14 @@ class Schedule:
             last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
         return cls(start, last, strategy.plain_from(last, end is not None))
 
+    def progress(self, epoch: int) -> float:
+        """How far the training is at the start of an epoch, 1 after the end of the schedule.
+
+        >>> Schedule(1, 4).progress(2)
+        0.4
+        """
+        return min(1.0, epoch / (self.end + 1))
+
     def selects(self, epoch: int, strategy: Strategy) -> bool:
         """Whether an epoch is selected rather than a shuffled pass."""
         if self.plain_from is not None and epoch >= self.plain_from:
@@ -146,6 +154,7 @@ class Selector:
 
     def _measure(self, epoch: int, share: Share) -> None:
         """U → C → w → P from all predictions up to the end of the epoch before."""
+        self.strategy.progress = self.schedule.progress(epoch)
         before = self.strategy.measured.correlation
         self.strategy.measure()
         after = self.strategy.measured.correlation
