@@ -177,9 +177,9 @@ def compare_task(config: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(config, resolve=True)
 
     def conclude(records: Sequence[RunRecord]) -> None:
-        from lightning_ubs.report.verdict import console_verdict
+        from lightning_ubs.report import console_verdict
 
-        _say(console_verdict(records))
+        _say(console_verdict(records, margin=plain["report"]["margin"]))
         _report(plain["results"], plain["report"])
 
     compare_command(plain, _say, conclude)

@@ -20,7 +20,14 @@ from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.errors import ConfigError, DataError
 from lightning_ubs.experiment.config import target_of
 from lightning_ubs.experiment.own_code import locate
-from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
+from lightning_ubs.experiment.selection import (
+    NAMES,
+    batch_selection,
+    parameters,
+    reseeded,
+    split_settings,
+    with_one_start,
+)
 from lightning_ubs.models import build_model, original_lr
 from lightning_ubs.strategies import Strategy
 
@@ -71,10 +78,10 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
     shared: dict[str, Any] = {}
     if isinstance(kind, type) and issubclass(kind, Strategy):
         settings, shared = split_settings(kind, settings)
-    found = instantiate("selection", {"_target_": target} | settings, seed=seed)
+    found = instantiate("selection", {"_target_": target} | with_one_start(settings), seed=seed)
     if isinstance(found, Strategy):
         with _naming("selection", config):
-            return BatchSelection(found, **{"seed": seed} | shared)
+            return BatchSelection(found, **{"seed": seed} | with_one_start(shared))
     if isinstance(found, BatchSelection):
         return reseeded(found, seed)
     raise ConfigError(f"selection: {target} returned {type(found).__name__}; return a Strategy or a BatchSelection.")

@@ -105,6 +105,7 @@ class RunRecord(RunIdentity):
         versions: of lightning_ubs, torch, lightning and python.
         started: time in ISO format.
         trace: whether the store holds the arrays of this run.
+        split: digest of the training targets, which tells splits of the data apart; empty if unknown.
     """
 
     status: Literal["ok", "failed"]
@@ -120,6 +121,7 @@ class RunRecord(RunIdentity):
     versions: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     trace: bool = False
+    split: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
