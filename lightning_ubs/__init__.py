@@ -17,28 +17,37 @@ if TYPE_CHECKING:
     from lightning_ubs.selection.evaluation import EvaluationPass
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
+        D2ACE,
         UBS,
         ActiveBias,
         Balance,
+        ClassAware,
+        EpochRequest,
         HardImbalance,
         InfoBatch,
         LossBias,
         Measurement,
         Random,
         RecencyBias,
+        RepeatFactor,
         Strategy,
+        TrainingSet,
         UncertaintyStrategy,
+        Weighted,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "D2ACE",
     "UBS",
     "ActiveBias",
     "Balance",
     "BatchSelection",
+    "ClassAware",
     "Comparison",
     "EpochPlan",
+    "EpochRequest",
     "EvaluationPass",
     "HardImbalance",
     "InfoBatch",
@@ -47,11 +56,14 @@ __all__ = [
     "Random",
     "RecencyBias",
     "Recorder",
+    "RepeatFactor",
     "SelectionError",
     "SelectionImages",
     "SelectionSampler",
     "Strategy",
+    "TrainingSet",
     "UncertaintyStrategy",
+    "Weighted",
     "__version__",
     "compare",
 ]

@@ -21,8 +21,16 @@ from lightning_ubs.inspection.views import SelectionViews
 from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
-from lightning_ubs.selection.memory import Memory, chosen_dtype, chosen_memory
-from lightning_ubs.selection.options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
+from lightning_ubs.selection.options import (
+    Memory,
+    Unbiased,
+    chosen_dtype,
+    chosen_end,
+    chosen_memory,
+    chosen_replacement,
+    chosen_size,
+    chosen_unbiased,
+)
 from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
@@ -100,7 +108,7 @@ class BatchSelection(SelectionViews, Callback):
         features: Any = None,
         replacement: Replacement | None = None,
         start_epoch: int | None = None,
-        end_epoch: int | None = None,
+        end_epoch: int | float | None = None,
         history_dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         log_metrics: bool = True,
@@ -135,11 +143,9 @@ class BatchSelection(SelectionViews, Callback):
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
-        self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
-        self.end_epoch = end_epoch
+        self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
-        if end_epoch is not None:
-            check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
+        self.end_epoch = chosen_end(end_epoch, self.start_epoch)
         self.given_arguments = {
             "warmup_epochs": self.warmup_epochs if start_epoch is None else None,
             "start_epoch": start_epoch,
@@ -158,7 +164,7 @@ class BatchSelection(SelectionViews, Callback):
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
-        if refresh is not None and not strategy.needs_predictions:
+        if refresh is not None and "predictions" not in strategy.needs:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
             )
@@ -166,8 +172,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
+        observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
+        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._random_states: dict[str, Any] | None = None
         self._only_evaluates = False
@@ -187,8 +193,8 @@ class BatchSelection(SelectionViews, Callback):
         self._only_evaluates = stage != "fit"
         if self._only_evaluates:
             return
-        scheduled = self.strategy.decays or self.unbiased == "annealed"
-        check_trainer(trainer, needs_last_epoch=scheduled and self.end_epoch is None)
+        scheduled = self.end_epoch is None and (self.strategy.decays or self.unbiased == "annealed")
+        check_trainer(trainer, needs_last_epoch=scheduled or isinstance(self.end_epoch, float))
         self._check_others(trainer)
         self._fit = FitSession(
             self,
@@ -208,7 +214,7 @@ class BatchSelection(SelectionViews, Callback):
             on_dataset=self._see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )
-        self._steps.begin_fit(pl_module)
+        self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -277,9 +283,9 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        state = self._selector.state_dict() | {"kind": self._steps.observer.kind}
+        own = {"kind": self._steps.observer.kind, "labels": self._steps.verification.state_dict()}
         states = self._random_states if self._fit is None else self._fit.random.state_dict()
-        return state if states is None else state | {"random": states}
+        return self._selector.state_dict() | own | ({} if states is None else {"random": states})
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -291,6 +297,7 @@ class BatchSelection(SelectionViews, Callback):
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
         self._steps.observer.kind = state_dict["kind"]
+        self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 
     def _see_dataset(self, labels: DatasetLabels) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,8 +19,7 @@ from lightning_ubs.selection import _lightning
 from lightning_ubs.selection._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.selection.checkpoint import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
 from lightning_ubs.selection.loader import follow, unfollow
-from lightning_ubs.selection.memory import Memory, check_shard, reset, shard_of
-from lightning_ubs.selection.options import samples_per_epoch
+from lightning_ubs.selection.options import Memory, check_shard, prepare_strategy, samples_per_epoch, shard_of
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.selection.random_states import RandomStates
@@ -31,6 +30,7 @@ from lightning_ubs.selection.requirements import (
     warn_if_nothing_is_selected,
 )
 from lightning_ubs.state import Shard
+from lightning_ubs.strategies import TrainingSet
 
 
 class FitSession:
@@ -68,7 +68,7 @@ class FitSession:
         seed: int,
         warmup_epochs: int,
         start_epoch: int | None,
-        end_epoch: int | None,
+        end_epoch: int | float | None,
         labels: Any,
         features: Any,
         history_dtype: torch.dtype,
@@ -98,6 +98,7 @@ class FitSession:
         self._fresh = False  # nothing was learnt in the epochs before this fit
         self._begun = False
         self._first_batch = True
+        self._has_grown = False
         self._read_early = False  # by a tuner, or in advance
         self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
         self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
@@ -139,10 +140,7 @@ class FitSession:
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
-        end = self.end_epoch
-        if end is None:
-            end = selector.strategy.default_end(self._start, (last or 0) + 1)
-        selector.schedule = Schedule(self._start, end)
+        selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, (last or 0) + 1)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
         if self._restored is not None:
             say_if_batches_differ(self._restored, selector)
@@ -163,6 +161,8 @@ class FitSession:
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
         epoch = self.trainer.current_epoch
+        if not self.selector.is_measured(epoch):
+            self._check_size()
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
             self._refresh(self, epoch, self._loader)
@@ -178,6 +178,11 @@ class FitSession:
         self.selector.resume_at(batch)
         if state is not None:
             say_if_a_batch_is_missing(state, epoch, batch, int(self.trainer.num_training_batches))
+
+    def own_batch(self, batch: Any) -> Any:
+        """The part of a batch that comes from the loader that is selected from."""
+        key = _lightning.only_key(self.trainer) if self.key is None else self.key
+        return batch if key is None or batch is None else batch[key]
 
     def even_out(self, loss: Tensor) -> None:
         """Let each sample of a batch count the same where ranks have unlike numbers of them.
@@ -258,7 +263,10 @@ class FitSession:
     @property
     def _start(self) -> int:
         """The first selected epoch."""
-        return self.selector.joined_epoch + self.warmup_epochs if self.start_epoch is None else self.start_epoch
+        start = self.start_epoch
+        if start is not None:
+            return start
+        return self.selector.joined_epoch + self.selector.strategy.default_start(self.warmup_epochs)
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -293,7 +301,7 @@ class FitSession:
         follow(self._loader, self)
         if self._fresh and trainer.current_epoch == 0 and not self._is_aside:
             # Beside a loader of unknown length Lightning fetches the first batch right after this.
-            selector.schedule = Schedule(self._start, self._start + 1 if self.end_epoch is None else self.end_epoch)
+            selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, self._start + 2)
             self.prepare()
         return self._loader
 
@@ -313,15 +321,34 @@ class FitSession:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = shown.matrix(name) if strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
-            reset(strategy, n, labels, features, self.history_dtype)
-            strategy.shard = shard
+            labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
+            features = None
+            if "features" in strategy.needs | strategy.uses:
+                required = "features" in strategy.needs or self.features is not None
+                with nullcontext() if required else suppress(SelectionError):
+                    features = feature_matrix(self.features, dataset, name, shown)
+            prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)
+
+    def _check_size(self) -> None:
+        """Refuse a dataset that has shrunk, and say once that one has grown."""
+        known, now = self.selector.strategy.num_samples, len(self.dataset)
+        if now < known:
+            raise SelectionError(
+                f"the train dataset shrank from {known} to {now} samples since training began, so some planned samples "
+                "are gone; keep its size, and start another fit, with a new Trainer, for another dataset."
+            )
+        if now > known and not self._has_grown:
+            self._has_grown = True
+            rank_zero_warn(
+                f"The train dataset grew from {known} to {now} samples since training began; the new ones are not "
+                "drawn. Start another fit, with a new Trainer, to train on all of them.",
+                category=UserWarning,
+            )
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""

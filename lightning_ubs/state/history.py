@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs.state.rows import spare_row_zeros
-from lightning_ubs.state.shard import Shard
+from lightning_ubs.state.shard import Shard, spare_row_zeros
 
 
 class PredictionHistory:
@@ -72,6 +71,13 @@ class PredictionHistory:
         slots = orders.index_select(0, visits % self.window) + self.window * rows.unsqueeze(1)
         window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
+
+    def latest(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The latest predictions of the samples ``ids`` as (b, q) float32, and whether there are any."""
+        rows = self.shard.rows(ids)
+        visits = self.visits[rows]
+        slots = (visits - 1) % self.window + self.window * rows
+        return _decoded(self.values.view(-1, self.num_labels).index_select(0, slots)), visits > 0
 
     def means(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Mean (rows, q) of the windows of samples first .. last-1, 0 where there are none, and how many are valid."""
