@@ -69,12 +69,11 @@ class BatchSelection(SelectionViews, Callback):
             pass.
         fill_last: Fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
             trains on more samples than a plain one.
-        unbiased: Let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling: every term
-            of the loss that reads the predictions which a cross-entropy in it reads. What the loss has besides, such
-            as a term of hidden layers, is not reweighted; nor are the statistics of a batch norm. ``"annealed"`` lets the
-            exponent of the weights rise from 0 to 1 over the selected epochs: in a prototype, what selection cost on
-            tmc2007-500 fell from 0.0015 to 0.0005 Macro-AUC, and elsewhere most of its gain was lost. Needs
-            ``replacement="systematic"`` or ``"full"``. By default what the strategy brings, else False.
+        unbiased: Let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling. Other terms
+            (such as a penalty on hidden layers) are not reweighted, nor are statistics of a batch norm.
+            ``"annealed"`` lets the exponent of the weights rise from 0 to 1 over the selected epochs: in a prototype,
+            what selection cost on tmc2007-500 fell from 0.0015 to 0.0005 Macro-AUC, and elsewhere most of its gain was
+            lost. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own value, or to False.
         outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
             ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
             returns, else what the loss was computed from, else what a module returned.
