@@ -83,7 +83,7 @@ METHODS: tuple[KnownMethod, ...] = (
     ),
     KnownMethod("loss", "Loss", "LossBias", Look("#4b6b00", "#a9c94a", (0, (2, 1, 4, 1))), aliases=("lossbias",)),
     KnownMethod("infobatch", "InfoBatch", "InfoBatch", Look("#6a3fb5", "#bba0f5", (0, (6, 1, 1, 1)))),
-    KnownMethod("shuffled", "Shuffled", "Shuffled", Look("#7a7a7a", "#a8a8a8", (0, (1, 3)))),
+    KnownMethod("shuffled", "UBS, shuffled P", "Shuffled", Look("#7a7a7a", "#a8a8a8", (0, (1, 3)))),
     KnownMethod("ubs", "UBS", "UBS", Look("#c23b00", "#ff7433", "-", 2.3), "Ours"),
 )
 

@@ -19,9 +19,9 @@ from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.loaders import as_datamodule
 from lightning_ubs.experiment.record import Mode
 from lightning_ubs.experiment.run import TrainingRun
-from lightning_ubs.experiment.selection import reseeded
+from lightning_ubs.experiment.selection import reseeded, with_strategy
 from lightning_ubs.methods import BASELINE, METHODS
-from lightning_ubs.strategies import Random, Strategy
+from lightning_ubs.strategies import Balance, Random, Shuffled, Strategy
 
 Selection = Strategy | BatchSelection
 _TRAINER = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
@@ -124,6 +124,28 @@ def named_selections(selections: Mapping[str, Selection] | Sequence[Selection] |
     return {**(baseline or {"Random": Random()}), **selections}
 
 
+def with_controls(selections: Mapping[str, Selection]) -> dict[str, Selection]:
+    """The selections, and for each the controls that emphasize nothing.
+
+    These are its own probabilities dealt to random samples, and, where its epochs are shortened, plain shuffling with
+    as many samples in each.
+    """
+    found = dict(selections)
+    for label, selection in selections.items():
+        strategy = _strategy(selection)
+        if isinstance(strategy, Random | Balance | Shuffled):
+            continue
+        dealt = Shuffled(strategy=copy.deepcopy(strategy), of=label)
+        found[f"{label}, shuffled P"] = (
+            with_strategy(selection, dealt) if isinstance(selection, BatchSelection) else dealt
+        )
+        size = getattr(selection, "epoch_size", None)
+        size = strategy.default_epoch_size if size is None else size
+        if size is not None:
+            found.setdefault(f"Random, {size:g} of an epoch", BatchSelection(Random(), epoch_size=size))
+    return found
+
+
 def described(label: str, selection: Selection) -> dict[str, Any]:
     """How a record tells this method: a key of this package's table or the class, its settings, its name."""
     strategy = _strategy(selection)
@@ -133,6 +155,10 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     parameters = {
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told
+    if isinstance(strategy, Shuffled):
+        whole = described(strategy.of, strategy.strategy)
+        parameters |= {f"strategy.{name}": value for name, value in whole["parameters"].items() if name not in told}
+        parameters |= {"strategy": whole["selection"]}
     if row is None:
         parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
     selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__

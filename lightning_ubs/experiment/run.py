@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -30,6 +31,7 @@ from lightning_ubs.experiment.planned import PlannedRun, versions
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.reading import training_labels
 from lightning_ubs.strategies import Random
 
 # Logged beside the metrics, and none itself.
@@ -134,6 +136,7 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
         shape=_shape(trainer, selection, data),
         versions=versions(),
         started=begun.isoformat(timespec="seconds"),
+        split=split_of(training_labels(trainer)),
     )
     record = replace(record, warnings=(*_warnings(record), *_defects(data)))
     if run.trace:
@@ -145,6 +148,17 @@ def _train(run: TrainingRun, folder: Path, store: ResultsStore | None, keep: boo
             store.write_trace(record.key, **arrays)
             record = replace(record, trace=True)
     return record
+
+
+def split_of(labels: torch.Tensor | None) -> str:
+    """A digest of the training targets, which tells splits of the data apart; empty where they are not known.
+
+    >>> split_of(torch.tensor([0, 1])) == split_of(torch.tensor([0, 1])), split_of(None)
+    (True, '')
+    """
+    if labels is None:
+        return ""
+    return hashlib.sha256(labels.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def write_summary(record: RunRecord, folder: Path) -> Path:

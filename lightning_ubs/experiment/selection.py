@@ -13,14 +13,19 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import unknown_key
 from lightning_ubs.methods import METHODS, find_method
-from lightning_ubs.strategies import Strategy
+from lightning_ubs.strategies import Shuffled, Strategy
 
 NAMES = ("_target_", "name", "label", "variant")
 """Keys of a selection that are not settings."""
 
 
 def batch_selection(
-    strategy: str, name: str | None = None, label: str | None = None, variant: str = "", **settings: Any
+    strategy: str,
+    name: str | None = None,
+    label: str | None = None,
+    variant: str = "",
+    of: str | None = None,
+    **settings: Any,
 ) -> BatchSelection:
     """The callback of this package's configurations; ``hydra.utils.instantiate`` calls it.
 
@@ -29,6 +34,7 @@ def batch_selection(
         name: in results; not used here.
         label: to display; not used here.
         variant: of an ablation; not used here.
+        of: label of the method that this is the control of: its probabilities are dealt to random samples.
         settings: arguments of the strategy and of :class:`BatchSelection`, side by side.
 
     >>> batch_selection("ubs", lambda1=0.6, warmup_epochs=3).start_epoch
@@ -38,7 +44,10 @@ def batch_selection(
     own, shared = split_settings(kind, settings)
     if shared.get("seed", 0) is None:  # a root configuration that leaves its seed open
         shared["seed"] = 0
-    return BatchSelection(kind(**own), **shared)
+    made = kind(**own)
+    if of is not None:
+        made = Shuffled(strategy=made.strategy if isinstance(made, Shuffled) else made, of=of)
+    return BatchSelection(made, **shared)
 
 
 def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
@@ -50,6 +59,17 @@ def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
             "constructor take seed and keep it."
         )
     return type(selection)(**copy.deepcopy(arguments | {"seed": seed}))
+
+
+def with_strategy(selection: BatchSelection, strategy: Strategy) -> BatchSelection:
+    """A new callback like ``selection`` with another strategy."""
+    arguments = constructor_arguments(selection)
+    if "strategy" not in arguments:
+        raise ConfigError(
+            f"{type(selection).__name__} does not take its strategy, so its control cannot be made; let its "
+            "constructor take strategy and keep it, or leave controls out."
+        )
+    return type(selection)(**copy.deepcopy(arguments | {"strategy": strategy}))
 
 
 def split_settings(strategy: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
