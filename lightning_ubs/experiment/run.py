@@ -283,8 +283,19 @@ def _shape(trainer: Trainer, selection: BatchSelection, data: LightningDataModul
         "d": getattr(data, "num_features", None),
         "q": selection.strategy.num_labels or getattr(data, "num_labels", None),
         "batches": trainer.num_training_batches,
+        "val": _validation_samples(trainer),
     }
     return {name: int(value) for name, value in known.items() if value is not None and math.isfinite(value)}
+
+
+def _validation_samples(trainer: Trainer) -> int | None:
+    """Samples of all validation loaders; None where one does not tell."""
+    loaders = trainer.val_dataloaders
+    loaders = loaders if isinstance(loaders, list | tuple) else [loaders]
+    try:
+        return sum(len(loader.dataset) for loader in loaders)
+    except (AttributeError, TypeError):
+        return None
 
 
 def _trace(recorder: Recorder, data: LightningDataModule) -> dict[str, Any]:
