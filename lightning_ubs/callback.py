@@ -18,7 +18,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection.known_labels import KnownLabels
 from lightning_ubs.inspection.views import SelectionViews
-from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepReader, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.memory import Memory, chosen_dtype, chosen_memory
@@ -152,8 +152,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
+        reader = StepReader(outputs, targets, kind, device, self.strategy.needs_targets, ids)
+        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
         self._seconds = 0.0
@@ -246,7 +246,7 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._selector.state_dict() | {"kind": self._steps.observer.kind}
+        return self._selector.state_dict() | {"kind": self._steps.reader.kind}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -256,7 +256,7 @@ class BatchSelection(SelectionViews, Callback):
             self._selector.load_to_look_at(state_dict)
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
-        self._steps.observer.kind = state_dict["kind"]
+        self._steps.reader.kind = state_dict["kind"]
         self._fit.load(state_dict)
 
     def _see_dataset(self, labels: DatasetLabels) -> None:

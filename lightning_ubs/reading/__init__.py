@@ -3,8 +3,7 @@
 from lightning_ubs.reading.columns import Column
 from lightning_ubs.reading.dataset import DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.reading.gradient import RowScaling
-from lightning_ubs.reading.reader import Observation, StepObserver
-from lightning_ubs.reading.source import Outputs
+from lightning_ubs.reading.reader import Observation, Outputs, Reading, StepReader, decode
 from lightning_ubs.reading.targets import Targets
 from lightning_ubs.reading.verification import Ids, IdVerification
 
@@ -15,9 +14,11 @@ __all__ = [
     "Ids",
     "Observation",
     "Outputs",
+    "Reading",
     "RowScaling",
-    "StepObserver",
+    "StepReader",
     "Targets",
+    "decode",
     "feature_matrix",
     "training_labels",
 ]

@@ -14,7 +14,8 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.functional.outlook import distinct_share
-from lightning_ubs.selection.buffer import LearningQueue, Predictions, Reading
+from lightning_ubs.reading import Observation, Reading
+from lightning_ubs.selection.buffer import LearningQueue
 from lightning_ubs.selection.epochs import EpochDraws, drawable
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.selection.saved_state import STATE_VERSION, check_state, plain_arguments
@@ -135,7 +136,7 @@ class Selector:
         """Learn what waits; whoever reads what the strategy remembers asks for this first."""
         self._queue.settle()
 
-    def learn(self, batch: int, seen: Predictions) -> None:
+    def learn(self, batch: int, seen: Observation) -> None:
         """Give the predictions of global batch ``batch``, and of those that follow it, to the strategy, one by one.
 
         Does not wait for the device.
