@@ -263,7 +263,8 @@ def loss_nodes(loss: Tensor, rows: int) -> list[tuple[Any, str, bool]]:
     return [
         (graph.node_at(one.place), str(one), one.fits)
         for one in graph.candidates + graph.unfitting
-        if one.place.node not in ("SigmoidBackward0", "SoftmaxBackward0", _SOFTPLUS) and not one.place.turned
+        if one.place.node not in ("SigmoidBackward0", "SoftmaxBackward0", _SOFTPLUS)
+        and not (one.place.turned or one.place.mirrors)
     ]
 
 

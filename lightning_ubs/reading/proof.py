@@ -160,6 +160,17 @@ def _binary(values: Tensor) -> Tensor | None:
     return torch.where(known.isnan(), known, (known >= 0.5).double())
 
 
+def one_per_row(labels: Tensor, pull: Tensor) -> Tensor:
+    """Labels of predictions of exclusive classes: of several positive ones in a row only one can be the class.
+
+    It is the one to which the loss pulls most; rows without a positive label tell nothing.
+    """
+    positive = labels == 1
+    chosen = pull.masked_fill(~positive, torch.inf).argmin(1, keepdim=True)
+    others = positive & (torch.arange(labels.shape[1], device=labels.device) != chosen)
+    return labels.masked_fill(others | ~positive.any(1, keepdim=True), torch.nan)
+
+
 def is_telling(labels: Tensor) -> bool:
     """Whether label rows are unlike, so that another order of rows would be seen."""
     known = labels.nan_to_num(0.0)
@@ -377,6 +388,8 @@ def _evidence(
         if labels is None:
             continue
         matched = is_matched(candidate.targets, labels, given)
+        if exclusive and given.ndim > 1 and rows is not None:
+            labels = one_per_row(labels, rows.to(labels.device))
         probs = None if predictions is None else to_probabilities(predictions.detach().float(), candidate.kind)[0]
         pull = torch.zeros_like(labels) if rows is None else rows.to(labels.device)
         seen = Evidence().add(pull, labels, None if probs is None else probs.to(labels.device), matched)

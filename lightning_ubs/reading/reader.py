@@ -351,15 +351,21 @@ class StepReader:
         dataset = None
         if self._labels_of is not None and planned is not None:
             dataset = self._labels_of(planned)
-        if isinstance(self._targets, str | None):
-            named = batch_targets(batch) if self._targets is None else _under(batch, self._targets)
-        else:
-            named = None
+        named = batch_targets(batch) if self._targets is None else self._named_labels(batch)
         usual = [] if named is None else [named]
         others = [one for one in batch_leaves(batch, rows) if one is not named] if named is None else []
         of_batch = [one for one in usual + others if one.ndim and len(one) == rows]
         of_dataset = [] if dataset is None or len(dataset) != rows else [dataset]
         return of_dataset + of_batch if self._ids is None else of_batch + of_dataset
+
+    def _named_labels(self, batch: Any) -> Tensor | None:
+        """What ``targets`` names, as far as it is known before the step returns something."""
+        assert self._targets is not None
+        assert self._module is not None
+        try:
+            return named_targets(self._targets, self._module, None, batch)
+        except (AttributeError, IndexError, KeyError, TypeError):  # a function that reads what the step returns
+            return None
 
     def _watched(self, rows: int) -> list[Watched]:
         """Matrices that modules returned so far in this step."""
@@ -700,11 +706,6 @@ def _several(heads: list[Head]) -> SelectionError:
         f"the loss is computed from several predictions ({names}) and which of them are the main ones is ambiguous; "
         f"{WAYS_OUT}."
     )
-
-
-def _under(batch: Any, key: str) -> Tensor | None:
-    found = batch[key] if isinstance(batch, Mapping) and key in batch else None
-    return found.detach() if isinstance(found, Tensor) else None
 
 
 def _is_of_module(group: Group) -> bool:
