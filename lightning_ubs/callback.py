@@ -21,8 +21,17 @@ from lightning_ubs.inspection.views import SelectionViews
 from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepReader, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
-from lightning_ubs.selection.memory import Memory, chosen_dtype, chosen_memory
-from lightning_ubs.selection.options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
+from lightning_ubs.selection.options import (
+    Memory,
+    Unbiased,
+    chosen_dtype,
+    chosen_end,
+    chosen_memory,
+    chosen_replacement,
+    chosen_size,
+    chosen_unbiased,
+)
+from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
 from lightning_ubs.selection.session import FitSession
@@ -87,15 +96,16 @@ class BatchSelection(SelectionViews, Callback):
     def __init__(
         self,
         strategy: Strategy | None = None,
-        warmup_epochs: int = 5,
+        warmup_epochs: int | None = None,
         seed: int = 0,
+        *,
         outputs: Outputs = None,
         targets: Targets = None,
         labels: Any = None,
         features: Any = None,
         replacement: Replacement | None = None,
         start_epoch: int | None = None,
-        end_epoch: int | None = None,
+        end_epoch: int | float | None = None,
         history_dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         log_metrics: bool = True,
@@ -113,6 +123,12 @@ class BatchSelection(SelectionViews, Callback):
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
+        if start_epoch is not None and warmup_epochs is not None:
+            raise ValueError(
+                f"warmup_epochs={warmup_epochs} and start_epoch={start_epoch} both name the first selected epoch; give "
+                "one of them."
+            )
+        warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
         check_choice("save_state", save_state, ("full", "weights"))
@@ -124,12 +140,13 @@ class BatchSelection(SelectionViews, Callback):
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
-        self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
-        self.end_epoch = end_epoch
+        self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
-        if end_epoch is not None:
-            check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
-        self._start_epoch = start_epoch
+        self.end_epoch = chosen_end(end_epoch, self.start_epoch)
+        self.given_arguments = {
+            "warmup_epochs": self.warmup_epochs if start_epoch is None else None,
+            "start_epoch": start_epoch,
+        }
         self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
         self.log_metrics = log_metrics
@@ -144,7 +161,7 @@ class BatchSelection(SelectionViews, Callback):
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
-        if refresh is not None and not strategy.needs_predictions:
+        if refresh is not None and "predictions" not in strategy.needs:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
             )
@@ -152,8 +169,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        reader = StepReader(outputs, targets, kind, device, self.strategy.needs_targets, ids)
-        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), loader, self.unbiased, refresh)
+        reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
+        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
         self._seconds = 0.0
@@ -172,16 +189,17 @@ class BatchSelection(SelectionViews, Callback):
         self._only_evaluates = stage != "fit"
         if self._only_evaluates:
             return
-        scheduled = self.strategy.decays or self.unbiased == "annealed"
-        check_trainer(trainer, needs_last_epoch=scheduled and self.end_epoch is None)
+        scheduled = self.end_epoch is None and (self.strategy.decays or self.unbiased == "annealed")
+        check_trainer(trainer, needs_last_epoch=scheduled or isinstance(self.end_epoch, float))
         self._check_others(trainer)
         self._fit = FitSession(
             self,
             trainer,
             self._selector,
             key=self.loader,
+            seed=self._seed_beside_others(trainer),
             warmup_epochs=self.warmup_epochs,
-            start_epoch=self._start_epoch,
+            start_epoch=self.given_arguments["start_epoch"],
             end_epoch=self.end_epoch,
             labels=self.labels,
             features=self.features,
@@ -191,7 +209,7 @@ class BatchSelection(SelectionViews, Callback):
             on_dataset=self._see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )
-        self._steps.begin_fit(pl_module)
+        self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -220,6 +238,7 @@ class BatchSelection(SelectionViews, Callback):
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._steps.before_backward(self._session, pl_module, loss)
+        self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -246,7 +265,8 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._selector.state_dict() | {"kind": self._steps.reader.kind}
+        own = {"kind": self._steps.reader.kind, "labels": self._steps.verification.state_dict()}
+        return self._selector.state_dict() | own
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -257,6 +277,7 @@ class BatchSelection(SelectionViews, Callback):
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
         self._steps.reader.kind = state_dict["kind"]
+        self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 
     def _see_dataset(self, labels: DatasetLabels) -> None:
@@ -275,6 +296,11 @@ class BatchSelection(SelectionViews, Callback):
                 "two BatchSelection callbacks share one strategy object, which would mix what it learns of two "
                 "loaders; give each a strategy of its own."
             )
+
+    def _seed_beside_others(self, trainer: Trainer) -> int:
+        """The seed of this fit: with several selections each has its own, so that their samples are not paired."""
+        alone = sum(isinstance(one, BatchSelection) for one in callbacks_of(trainer)) < 2
+        return self.seed if alone or self.loader is None else loader_seed(self.seed, self.loader)
 
     def _close(self) -> None:
         """Leave trainer, loader and module as they were found."""

@@ -12,8 +12,12 @@ from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
+from lightning_ubs.errors import ConfigError
+from lightning_ubs.experiment.own_code import fingerprint, locate
 
 CONFIG_MODULE = "lightning_ubs.configs"
+HYDRA_VERSION = "1.3"
+"""Whose defaults Hydra shall use."""
 GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
 OWN_SELECTION = "lightning_ubs.experiment.selection.batch_selection"
 """``_target_`` of the selections in this package's configurations."""
@@ -29,17 +33,16 @@ _ASIDE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-# Settings of a selection that came later, each with the value at which it changes nothing: older runs are the same.
-_AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
+# Settings of this package's groups that came later, with values at which nothing changes: older runs are the same.
+_AS_BEFORE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "selection": {"correlation_every": (1,)},
+    "model": {"loss": ("bce", None)},
+}
 
 
 # ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
 _KEY = r"(\w+(?:\.\w+)*)"
 _REFERENCE = re.compile(rf"\$\{{(?:{_KEY}|oc\.select:{_KEY}(?:,[^{{}}]*)?)\}}")
-
-
-class ConfigError(ValueError):
-    """A key or value that the user gave cannot be used; the message names it, what is allowed, and what to do."""
 
 
 def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -55,15 +58,8 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
-    with initialize_config_module(CONFIG_MODULE, **version_base()):
+    with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):
         return _unresolved(compose("train", list(overrides)))
-
-
-def version_base() -> dict[str, Any]:
-    """Which version's defaults Hydra shall use: 1.3 wants to be told, later ones warn if they are."""
-    import hydra
-
-    return {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,22 +115,24 @@ def run_key(config: Mapping[str, Any]) -> str:
         }
         for group in ("data", "model", "selection", "trainer")
     }
-    parts["selection"] = telling_settings(parts["selection"])
+    parts |= {group: telling_settings(parts[group], group) for group in ("selection", "model")}
     path = config["data"].get("path")
     if path is not None and os.path.isfile(path):
         parts["data"]["path"] = sha256(path)
     parts |= {name: config[name] for name in ("callbacks", "monitor", "mode") if config.get(name)}
-    code = {group: _code(config[group]) for group in ("data", "model", "selection") if target_of(config[group])}
+    own = {group: target_of(config[group]) for group in ("data", "model", "selection")}
+    code = {group: fingerprint(locate(target)) for group, target in own.items() if target}
     return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})
 
 
-def telling_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a selection that tell it from others, without those at which all is as it was without them.
+def telling_settings(settings: Mapping[str, Any], group: str = "selection") -> dict[str, Any]:
+    """The settings that tell a selection or model from others, without those at which all is as it was before them.
 
     >>> telling_settings({"s0": 64, "correlation_every": 1})
     {'s0': 64}
     """
-    return {name: value for name, value in settings.items() if name not in _AS_BEFORE or value != _AS_BEFORE[name]}
+    before = _AS_BEFORE[group] if group == "selection" or target_of(settings) is None else {}
+    return {name: value for name, value in settings.items() if name not in before or value not in before[name]}
 
 
 def digest(value: Any) -> str:
@@ -196,13 +194,6 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
     given = key if value is None else f"{key}={value}"
     way_out = did_you_mean(last, known, f"valid keys are {', '.join(known)}.")
     return ConfigError(f"{given}: there is no key {last!r}{where}; {way_out}")
-
-
-def _code(config: Mapping[str, Any]) -> str:
-    from lightning_ubs.experiment.build import locate
-    from lightning_ubs.experiment.fingerprint import fingerprint
-
-    return fingerprint(locate(str(config["_target_"])))
 
 
 def _unresolved(config: Any) -> dict[str, Any]:

@@ -209,13 +209,6 @@ class LossGraph:
                         ready.append(child)
         return [None if node in unknown else arrived.get(node, {}).get(output) for node, output in edges]
 
-    def node_at(self, place: TermPlace) -> Any:
-        """The loss node at a place of this graph."""
-        node: Any = self._loss.grad_fn
-        for slot, *_ in place.way[:-1] if place.way else ():
-            node = node.next_functions[slot][0]
-        return node
-
     def pulled_edge(self, candidate: Candidate) -> Edge:
         """Where all that the loss makes of a candidate's head was added up, if that has its form."""
         below = candidate.origin
@@ -255,27 +248,6 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
             node = node.next_functions[slot][0]
     found = _candidate(node, parent, index, rows, place)
     return found if found.fits else None
-
-
-def loss_nodes(loss: Tensor, rows: int) -> list[tuple[Any, str, bool]]:
-    """(node, its name in words, whether it reads one row per sample) of every cross-entropy; keep no node."""
-    graph = LossGraph(loss, rows)
-    return [
-        (graph.node_at(one.place), str(one), one.fits)
-        for one in graph.candidates + graph.unfitting
-        if one.place.node not in ("SigmoidBackward0", "SoftmaxBackward0", _SOFTPLUS)
-        and not (one.place.turned or one.place.mirrors)
-    ]
-
-
-def predictions_of(node: Any) -> Edge:
-    """(node, number of its output) whose result are the predictions of a loss node, with a row per sample."""
-    below, output = node.next_functions[0]
-    while below.next_functions and not below.name().startswith(_TURNING):
-        if below.name() not in _ACTIVATIONS and not below.name().startswith(_SAME_VALUES) and _undo(below) is None:
-            break
-        below, output = below.next_functions[0]
-    return below, output
 
 
 def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace) -> Candidate:

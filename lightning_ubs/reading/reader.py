@@ -154,6 +154,7 @@ class StepReader:
         """A fit is over: leave everything as it was found; what the predictions hold is still known."""
         self._module = None
         self._labels_of: LabelsOf | None = None
+        self._is_shown = False
         self._num_labels: int | None = None
         self.place: Place | None = None
         self.status = ""
@@ -166,9 +167,15 @@ class StepReader:
         self._evaluated: Kind | None = None
         self.end()
 
-    def expect(self, labels_of: LabelsOf | None, num_labels: int | None) -> None:
-        """What the dataset shows of its labels, and the number of labels, as far as it or a checkpoint tells."""
-        self._labels_of, self._num_labels = labels_of, num_labels
+    def expect(self, labels_of: LabelsOf | None, is_shown: bool, num_labels: int | None) -> None:
+        """The dataset is known.
+
+        Args:
+            labels_of: gives the labels of samples, as far as the dataset tells.
+            is_shown: whether it shows them; otherwise its items are asked, where nothing else tells.
+            num_labels: number of labels, if the dataset or a checkpoint tells it.
+        """
+        self._labels_of, self._is_shown, self._num_labels = labels_of, is_shown, num_labels
 
     @property
     def kind(self) -> str:
@@ -349,13 +356,16 @@ class StepReader:
     def _label_sets(self, batch: Any, planned: Tensor | None, rows: int) -> list[Tensor]:
         """Labels of these samples: the dataset's, then the batch's; the other way round where ids are given."""
         dataset = None
-        if self._labels_of is not None and planned is not None:
+        if self._labels_of is not None and planned is not None and self._is_shown:
             dataset = self._labels_of(planned)
         named = batch_targets(batch) if self._targets is None else self._named_labels(batch)
         usual = [] if named is None else [named]
         others = [one for one in batch_leaves(batch, rows) if one is not named] if named is None else []
         of_batch = [one for one in usual + others if one.ndim and len(one) == rows]
         of_dataset = [] if dataset is None or len(dataset) != rows else [dataset]
+        if not of_dataset and not of_batch and self._labels_of is not None and planned is not None and not self._steps:
+            asked = self._labels_of(planned)
+            return [] if asked is None or len(asked) != rows else [asked]
         return of_dataset + of_batch if self._ids is None else of_batch + of_dataset
 
     def _named_labels(self, batch: Any) -> Tensor | None:

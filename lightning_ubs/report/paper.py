@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_ubs.errors import ReportError
 from lightning_ubs.known_metrics import METRICS
 from lightning_ubs.methods import REFERENCE, find_method
-from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results
@@ -112,7 +112,8 @@ def _plain(name: str) -> str:
 
 def _dataset(name: str) -> str:
     """The catalogue's name of a dataset, which the paper may call otherwise; else the name as it is."""
-    from lightning_ubs.data import DataError, catalog
+    from lightning_ubs.data import catalog
+    from lightning_ubs.errors import DataError
 
     try:
         return _plain(catalog.entry(name).name)

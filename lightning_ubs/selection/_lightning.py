@@ -128,6 +128,15 @@ def _find_loader(loaders: Any, key: LoaderKey | None) -> tuple[int, Any]:
     return sum(len(flat[k]) for k in keys[: keys.index(key)]), chosen
 
 
+def only_key(trainer: Trainer) -> LoaderKey | None:
+    """The key of the only train loader, where it stands in a dict or list; None where there is no key or several."""
+    loaders = getattr(trainer.train_dataloader, "iterables", trainer.train_dataloader)
+    if isinstance(loaders, Mapping) and len(loaders) == 1:
+        key: LoaderKey = next(iter(loaders))
+        return key
+    return 0 if isinstance(loaders, list | tuple) and len(loaders) == 1 else None
+
+
 def _check_is_not_cycled(loaders: list[Any], chosen: Any, key: LoaderKey, mode: str) -> None:
     """A loader that is started again in mid-epoch would be served another batch than the planned one."""
     longest = max(_length(loader) for loader in loaders)
@@ -258,10 +267,15 @@ def last_epoch(trainer: Trainer) -> int | None:
     """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown."""
     limits = []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        limits.append(trainer.max_epochs - 1)
+        limits.append(trainer.max_epochs - 1 - _forward_only_epochs(trainer))
     if trainer.max_steps >= 0 and trainer.lightning_module.automatic_optimization:
         limits.append(_epoch_of_step(trainer, trainer.max_steps))
     return min(limits, default=None)
+
+
+def _forward_only_epochs(trainer: Trainer) -> int:
+    """Epochs that stochastic weight averaging adds to ``max_epochs``, to compute batch-norm statistics alone."""
+    return any(getattr(one, "_model_contains_batch_norm", None) is True for one in callbacks_of(trainer))
 
 
 def _epoch_of_step(trainer: Trainer, step: int) -> int:

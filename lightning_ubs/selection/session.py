@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,8 +19,7 @@ from lightning_ubs.selection import _lightning
 from lightning_ubs.selection._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.selection.checkpoint import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
 from lightning_ubs.selection.loader import follow, unfollow
-from lightning_ubs.selection.memory import Memory, check_shard, reset, shard_of
-from lightning_ubs.selection.options import samples_per_epoch
+from lightning_ubs.selection.options import Memory, check_shard, prepare_strategy, samples_per_epoch, shard_of
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.selection.requirements import (
@@ -30,6 +29,7 @@ from lightning_ubs.selection.requirements import (
     warn_if_nothing_is_selected,
 )
 from lightning_ubs.state import Shard
+from lightning_ubs.strategies import TrainingSet
 
 
 class FitSession:
@@ -43,6 +43,7 @@ class FitSession:
         trainer: the trainer of this fit.
         selector: what makes the plans.
         key: which of several loaders to select from.
+        seed: of every draw.
         warmup_epochs: shuffled epochs before the first selected one.
         start_epoch: the first selected epoch, where it is given.
         end_epoch: the epoch from which the pressure is 1, where it is given.
@@ -62,9 +63,10 @@ class FitSession:
         selector: Selector,
         *,
         key: LoaderKey | None,
+        seed: int,
         warmup_epochs: int,
         start_epoch: int | None,
-        end_epoch: int | None,
+        end_epoch: int | float | None,
         labels: Any,
         features: Any,
         history_dtype: torch.dtype,
@@ -77,6 +79,7 @@ class FitSession:
         self.trainer = trainer
         self.selector = selector
         self.key = key
+        self.seed = seed
         self.warmup_epochs = warmup_epochs
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
@@ -87,10 +90,12 @@ class FitSession:
         self._on_dataset = on_dataset
         self._refresh = refresh
         self.dataset: Any = None
+        self.first_step = 0
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
         self._begun = False
         self._first_batch = True
+        self._has_grown = False
         self._read_early = False  # by a tuner, or in advance
         self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
         self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
@@ -107,6 +112,7 @@ class FitSession:
             selector.drop_plan()
         else:
             selector.forget()
+            selector.seed = self.seed
 
     def close(self) -> None:
         """Leave trainer, loader and warnings as they were found; may be called twice."""
@@ -129,14 +135,12 @@ class FitSession:
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
-        end = self.end_epoch
-        if end is None:
-            end = selector.strategy.default_end(self._start, (last or 0) + 1)
-        selector.schedule = Schedule(self._start, end)
+        selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, (last or 0) + 1)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
         if self._restored is not None:
             say_if_batches_differ(self._restored, selector)
         self._begun = True
+        self.first_step = trainer.global_step
         self.prepare()
         if self._read_early:
             _lightning.restart_loader(trainer)
@@ -151,6 +155,8 @@ class FitSession:
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
         epoch = self.trainer.current_epoch
+        if not self.selector.is_measured(epoch):
+            self._check_size()
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
             self._refresh(self, epoch, self._loader)
@@ -166,6 +172,23 @@ class FitSession:
         self.selector.resume_at(batch)
         if state is not None:
             say_if_a_batch_is_missing(state, epoch, batch, int(self.trainer.num_training_batches))
+
+    def own_batch(self, batch: Any) -> Any:
+        """The part of a batch that comes from the loader that is selected from."""
+        key = _lightning.only_key(self.trainer) if self.key is None else self.key
+        return batch if key is None or batch is None else batch[key]
+
+    def even_out(self, loss: Tensor) -> None:
+        """Let each sample of a batch count the same where ranks have unlike numbers of them.
+
+        The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
+        Of several loaders only one has a short batch, and the loss has terms of all: there it is left as it is.
+        """
+        if self.key is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
+            return
+        weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
+        if weight != 1:
+            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
@@ -222,7 +245,10 @@ class FitSession:
     @property
     def _start(self) -> int:
         """The first selected epoch."""
-        return self.selector.joined_epoch + self.warmup_epochs if self.start_epoch is None else self.start_epoch
+        start = self.start_epoch
+        if start is not None:
+            return start
+        return self.selector.joined_epoch + self.selector.strategy.default_start(self.warmup_epochs)
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -257,7 +283,7 @@ class FitSession:
         follow(self._loader, self)
         if self._fresh and trainer.current_epoch == 0 and not self._is_aside:
             # Beside a loader of unknown length Lightning fetches the first batch right after this.
-            selector.schedule = Schedule(self._start, self._start + 1 if self.end_epoch is None else self.end_epoch)
+            selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, self._start + 2)
             self.prepare()
         return self._loader
 
@@ -277,22 +303,37 @@ class FitSession:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = shown.matrix(name) if strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
-            reset(strategy, n, labels, features, self.history_dtype)
-            strategy.shard = shard
+            labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
+            features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
+            prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)
 
+    def _check_size(self) -> None:
+        """Refuse a dataset that has shrunk, and say once that one has grown."""
+        known, now = self.selector.strategy.num_samples, len(self.dataset)
+        if now < known:
+            raise SelectionError(
+                f"the train dataset shrank from {known} to {now} samples since training began, so some planned samples "
+                "are gone; keep its size, and start another fit, with a new Trainer, for another dataset."
+            )
+        if now > known and not self._has_grown:
+            self._has_grown = True
+            rank_zero_warn(
+                f"The train dataset grew from {known} to {now} samples since training began; the new ones are not "
+                "drawn. Start another fit, with a new Trainer, to train on all of them.",
+                category=UserWarning,
+            )
+
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        say_what_differs(state, self.selector)
+        say_what_differs(state, self.selector, getattr(self.owner, "seed", self.seed))
         self.selector.load_state_dict(state)
         self._restored = state
         self._fresh = False

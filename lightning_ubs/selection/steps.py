@@ -18,6 +18,7 @@ from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import Unbiased
 from lightning_ubs.selection.plan import EpochPlan
 from lightning_ubs.selection.planner import Selector
+from lightning_ubs.selection.requirements import check_untracked_backward
 from lightning_ubs.selection.sample_weights import SampleWeights
 from lightning_ubs.selection.session import FitSession
 
@@ -29,7 +30,6 @@ class TrainingSteps:
         selector: learns from the predictions.
         reader: reads them.
         verification: compares planned ids with those of a batch.
-        loader: which of several loaders is selected from.
         unbiased: how far gradients are weighed against P.
         refresh: predictions of passes of their own, instead of those of the steps.
     """
@@ -39,51 +39,57 @@ class TrainingSteps:
         selector: Selector,
         reader: StepReader,
         verification: IdVerification,
-        loader: str | int | None,
         unbiased: Unbiased,
         refresh: EvaluationPass | None,
     ) -> None:
         self.reader = reader
         self._selector = selector
         self._strategy = selector.strategy
-        self._verification = verification
-        self._loader = loader
+        self.verification = verification
         self._unbiased = unbiased
         self._refresh = refresh
         self._weights = SampleWeights(unbiased, selector)
-        self._scaling = RowScaling()
+        self._scaling = RowScaling(accepts_rest=unbiased == "predictions")
         self._current: tuple[EpochPlan, int, torch.device] | None = None
         self._has_backward = False
+        self._optimizer_steps: int | None = None
+        self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
         self._batch: Any = None
         # Epochs and resumed ones: where the proof is checked again.
         self._begins_epoch, self._first_batch = True, 0
 
-    def begin_fit(self, module: LightningModule) -> None:
+    def begin_fit(self, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
         self.reader.attach(module)
+        self._scaling.begin_fit()
+        self._optimizer_steps = None
+        self._is_backward_seen = self._is_any_backward_seen = False
+        if not continues:
+            self.verification.forget()
         self._announced, self._begins_epoch = False, True
 
     def end_fit(self) -> None:
         """Learn what is left, keep nothing else of the fit, and leave its module as it was found."""
         self._selector.settle()
         self.reader.forget()
-        self._verification.begin(None)
+        self.verification.begin(None)
         self._scaling.stop()
         self._weights.forget()
         self._current = self._batch = None
 
     def see_dataset(self, labels: DatasetLabels) -> None:
         """The train dataset is known, with what it shows of its labels."""
-        self._verification.begin(labels)
-        column = labels.column
-        self.reader.expect(None if column is None else column.rows, self._strategy.num_labels or labels.num_labels)
+        self.verification.begin(labels)
+        is_shown = labels.column is not None
+        self.reader.expect(self.verification.labels_of, is_shown, self._strategy.num_labels or labels.num_labels)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
         """An epoch begins; its weights are computed now, so that no step waits for them."""
         self._begins_epoch = True
         if self._unbiased:
             self._weights.of_plan(plan)
+            self._scaling.begin_epoch()
 
     def begin(self, session: FitSession, module: LightningModule, batch: Any) -> None:
         """A step on ``batch`` begins."""
@@ -93,25 +99,39 @@ class TrainingSteps:
         self._batch = batch
         if self._begins_epoch:
             self._begins_epoch, self._first_batch = False, k
+        if self._optimizer_steps is None:
+            self._optimizer_steps = session.trainer.global_step
+        if session.own_batch(batch) is None and not fetches_in_step(session.trainer):
+            self._current = None  # the other loaders are longer
+            return
         self._current = session.plan, k, module.device
         if self._reads_steps:
             self.reader.start()
         if not fetches_in_step(session.trainer):
-            self._verify(session.plan, k, batch)
+            self._verify(session, k, batch)
 
     def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
         """The loss still has its graph: read it, verify its targets, and weigh its rows."""
         plan, k = session.plan, current_batch(session.trainer)
+        if self._current is None:
+            return
         if fetches_in_step(session.trainer) and not self._has_backward:
-            self._verify(plan, k, fetched_batch(session.trainer))
-        self._has_backward = True
-        verifying = self._verification.is_due
+            self._verify(session, k, fetched_batch(session.trainer))
+        self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
+        verifying = self.verification.is_due
         if self._reads_steps or verifying:
-            own = self._own(fetched_batch(session.trainer) if fetches_in_step(session.trainer) else self._batch)
+            batch = fetched_batch(session.trainer) if fetches_in_step(session.trainer) else self._batch
             first = k == self._first_batch
-            self.reader.see_loss(loss, plan.rank_size(k), own, plan[k], check=verifying or first, for_targets=verifying)
+            self.reader.see_loss(
+                loss,
+                plan.rank_size(k),
+                session.own_batch(batch),
+                plan[k],
+                check=verifying or first,
+                for_targets=verifying,
+            )
         if verifying:
-            self._verification.check_targets(self.reader.loss_targets)
+            self.verification.check_targets(self.reader.loss_targets)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
 
@@ -121,9 +141,14 @@ class TrainingSteps:
 
     def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
         """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
-        k, batch = current_batch(session.trainer), self._own(batch)
+        if self._unbiased and not module.automatic_optimization:
+            self._check_backward(session.trainer.global_step, module)
+        k, batch = current_batch(session.trainer), session.own_batch(batch)
         if batch is None or not (outputs or self._has_backward):
-            self._selector.skip_batch(k)
+            if self._reads_steps and batch is not None and not self._announced:
+                check_untracked_backward(session.trainer, session.first_step)
+            if k < len(session.plan):
+                self._selector.skip_batch(k)
         else:
             session.check_one_fetch(k)
             if self._reads_steps and not skips_backward(session.trainer):
@@ -131,6 +156,19 @@ class TrainingSteps:
             self._selector.finish_batch(k)
         self._batch = None
         self.reader.end()
+
+    def _check_backward(self, optimizer_steps: int, module: LightningModule) -> None:
+        """Refuse backward passes by hand that no hook shows, so that nothing is weighed in them."""
+        stepped = optimizer_steps != self._optimizer_steps
+        # An optimizer that Lightning does not wrap counts no steps.
+        trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
+        if trained and not self._is_backward_seen:
+            raise SelectionError(
+                f"a step changed the module without a backward pass that unbiased={self._unbiased!r} could weigh; "
+                "call self.manual_backward(loss) in training_step instead of loss.backward()."
+            )
+        if stepped:
+            self._optimizer_steps, self._is_backward_seen = optimizer_steps, False
 
     def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
         """Read what the step predicted; the first one is learnt at once, to tell what is read."""
@@ -149,9 +187,11 @@ class TrainingSteps:
     def check_epoch(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
         plan = self._selector.plan
-        if not self._strategy.needs_predictions or plan is None:
+        if self._strategy.needs & {"predictions", "labels"}:
+            self.verification.end_epoch()
+        if "predictions" not in self._strategy.needs or plan is None:
             return
-        if self._selector.skipped_batches == len(plan):
+        if self._selector.skipped_batches and len(self._selector.trained_ids()) == 0:
             raise SelectionError(
                 f"no step of epoch {plan.epoch} had a loss or returned anything, so there were no predictions; return "
                 "the loss from training_step, or call self.manual_backward(loss)."
@@ -191,13 +231,10 @@ class TrainingSteps:
     @property
     def _reads_steps(self) -> bool:
         """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
-        return self._strategy.needs_predictions and (self._refresh is None or not self.reader.kind)
+        return "predictions" in self._strategy.needs and (self._refresh is None or not self.reader.kind)
 
-    def _verify(self, plan: EpochPlan, k: int, batch: Any) -> None:
+    def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
-        if self._strategy.needs_predictions or self._strategy.needs_labels:
-            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
-
-    def _own(self, batch: Any) -> Any:
-        """The batch of the loader that is selected from."""
-        return batch if self._loader is None or batch is None else batch[self._loader]
+        if self._strategy.needs & {"predictions", "labels"}:
+            selected = self._selector.selects(session.plan.epoch)
+            self.verification.start_step(session.plan, k, selected, session.own_batch(batch))

@@ -53,7 +53,9 @@ def by_hand(logits: Tensor, y: Tensor = Y) -> Tensor:
 
 def step(reader: StepReader, module: Module, loss: Loss, outputs: Any = None, labels: Tensor | None = Y) -> Tensor:
     """One training step: forward, backward, and reading what it predicted."""
-    reader.expect(None if labels is None else lambda ids: labels[ids], None if labels is None else labels.shape[1])
+    reader.expect(
+        lambda ids: None if labels is None else labels[ids], True, None if labels is None else labels.shape[1]
+    )
     reader.start()
     reader.see_loss(loss(module), B, planned=torch.arange(B))
     found = reader.read(PLAN, 0, module, outputs, None)
@@ -87,7 +89,7 @@ def test_a_step_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
 def test_modules_are_watched_up_to_the_backward_pass_of_the_first_step(loss: Any) -> None:
     module = Module()
     source = attached(module)
-    source.expect(lambda ids: Y[ids], Q)
+    source.expect(lambda ids: Y[ids], True, Q)
     for first in (True, False):
         source.start()
         assert bool(_global_forward_hooks) == first
