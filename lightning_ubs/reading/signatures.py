@@ -154,7 +154,7 @@ class LabelMemory:
             return
         found = torch.cat([signatures(rows, bool(self._classes)) for _, rows in waiting])
         self._table = self._table.to(found.device)
-        ids = torch.cat([ids for ids, _ in waiting]).to(found.device)
+        ids = torch.cat([ids for ids, _ in waiting]).to(found.device, non_blocking=True)
         expected = self._table[ids]
         known = expected != UNSEEN
         counts = _counts(expected, found, known)
