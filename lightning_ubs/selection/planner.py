@@ -50,7 +50,7 @@ class Schedule:
         if end is None:
             last = strategy.default_end(start, num_epochs)
         else:
-            last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
+            last = max(start + 1, round(end * num_epochs)) if isinstance(end, float) else end
         return cls(start, last, strategy.plain_from(last, end is not None))
 
     def progress(self, epoch: int) -> float:
