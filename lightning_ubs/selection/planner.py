@@ -16,7 +16,8 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
-from lightning_ubs.selection.buffer import LearningQueue, Predictions, Reading
+from lightning_ubs.reading import Observation, Reading
+from lightning_ubs.selection.buffer import LearningQueue
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.state import DrawCounts
 from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
@@ -213,7 +214,7 @@ class Selector:
         """Learn what waits; whoever reads what the strategy remembers asks for this first."""
         self._queue.settle()
 
-    def learn(self, batch: int, seen: Predictions) -> None:
+    def learn(self, batch: int, seen: Observation) -> None:
         """Give the predictions of global batch ``batch``, and of those that follow it, to the strategy, one by one.
 
         Does not wait for the device.
