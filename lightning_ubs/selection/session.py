@@ -160,7 +160,10 @@ class FitSession:
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
             self._refresh(self, epoch, self._loader)
-        return self.selector.prepare(epoch, self._share)
+        plan = self.selector.prepare(epoch, self._share)
+        if self.selector.strategy.decides_size and self._begun:
+            _lightning.set_epoch_length(self.trainer, len(plan))
+        return plan
 
     def start_batch(self, batch: int) -> None:
         """The trainer begins batch ``batch``; the first one of a resumed run tells what the checkpoint lacks."""
