@@ -100,7 +100,8 @@ class RunRecord(RunIdentity):
             ``monitor``, ``epoch_seconds`` (training and selection, no validation), ``selection_seconds`` (contained in
             it), ``samples`` (trained on in that epoch), ``pressure``, ``effective_sample_size``, ``correlation_drift``.
         seconds: of the whole run; None if it failed.
-        shape: ``n`` training samples, ``d`` features, ``q`` labels and ``batches`` per epoch, as far as known.
+        shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
+            samples, as far as known.
         warnings: sentences about this run that a reader of its result must see.
         versions: of lightning_ubs, torch, lightning and python.
         started: time in ISO format.
