@@ -31,6 +31,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
+from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
 from lightning_ubs.selection.session import FitSession
@@ -95,8 +96,9 @@ class BatchSelection(SelectionViews, Callback):
     def __init__(
         self,
         strategy: Strategy | None = None,
-        warmup_epochs: int = 5,
+        warmup_epochs: int | None = None,
         seed: int = 0,
+        *,
         outputs: Outputs = None,
         targets: Targets = None,
         labels: Any = None,
@@ -121,6 +123,12 @@ class BatchSelection(SelectionViews, Callback):
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
+        if start_epoch is not None and warmup_epochs is not None:
+            raise ValueError(
+                f"warmup_epochs={warmup_epochs} and start_epoch={start_epoch} both name the first selected epoch; give "
+                "one of them."
+            )
+        warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
         check_choice("save_state", save_state, ("full", "weights"))
@@ -135,7 +143,10 @@ class BatchSelection(SelectionViews, Callback):
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
         self.end_epoch = chosen_end(end_epoch, self.start_epoch)
-        self._start_epoch = start_epoch
+        self.given_arguments = {
+            "warmup_epochs": self.warmup_epochs if start_epoch is None else None,
+            "start_epoch": start_epoch,
+        }
         self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
         self.log_metrics = log_metrics
@@ -186,8 +197,9 @@ class BatchSelection(SelectionViews, Callback):
             trainer,
             self._selector,
             key=self.loader,
+            seed=self._seed_beside_others(trainer),
             warmup_epochs=self.warmup_epochs,
-            start_epoch=self._start_epoch,
+            start_epoch=self.given_arguments["start_epoch"],
             end_epoch=self.end_epoch,
             labels=self.labels,
             features=self.features,
@@ -226,6 +238,7 @@ class BatchSelection(SelectionViews, Callback):
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._steps.before_backward(self._session, pl_module, loss)
+        self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -283,6 +296,11 @@ class BatchSelection(SelectionViews, Callback):
                 "two BatchSelection callbacks share one strategy object, which would mix what it learns of two "
                 "loaders; give each a strategy of its own."
             )
+
+    def _seed_beside_others(self, trainer: Trainer) -> int:
+        """The seed of this fit: with several selections each has its own, so that their samples are not paired."""
+        alone = sum(isinstance(one, BatchSelection) for one in callbacks_of(trainer)) < 2
+        return self.seed if alone or self.loader is None else loader_seed(self.seed, self.loader)
 
     def _close(self) -> None:
         """Leave trainer, loader and module as they were found."""

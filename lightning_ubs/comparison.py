@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
-from lightning_ubs.experiment.from_objects import Selection, fold_seed_pairs, named_selections, plan_runs, with_controls
+from lightning_ubs.experiment.from_objects import Modules, fold_seed_pairs, named_selections, plan_from_objects
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.experiment.selection import Selection, with_controls
 from lightning_ubs.experiment.store import ResultsStore
 
 
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(
-    module: Callable[..., LightningModule],
+    module: Modules,
     data: Callable[..., Any],
     selections: Mapping[str, Selection] | Sequence[Selection] | Selection,
     seeds: int | Sequence[int] = 10,
@@ -86,7 +86,9 @@ def compare(
     not done again unless your code or settings changed.
 
     Args:
-        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run.
+        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run. Or several
+            by name, such as ``{"BCE": Net, "weighted": lambda: Net(pos_weight=...)}``: each is trained with each
+            selection.
         data: a function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
             (train, val, test). It is called once per run.
         selections: a strategy or a whole ``BatchSelection(...)``, or several, by the name to display. Random is always
@@ -121,15 +123,16 @@ def compare(
     store = ResultsStore(results)
     with isolate_rng():
         pairs = fold_seed_pairs(data, seeds, folds)
-        chosen = with_controls(named_selections(selections)) if controls else named_selections(selections)
-        runs = plan_runs(module, data, chosen, pairs, _settings(trainer), monitored, trace)
+        named, settings = named_selections(selections), _settings(trainer)
+        named = with_controls(named) if controls else named
+        runs = plan_from_objects(module, data, named, pairs, settings, monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}
     outcome.check()
     # A run that was done under another name is called as it is now.
-    named = [replace(records[run.key], label=run.identity["label"]) for run in runs]
-    return Comparison(named, Path(results), monitored[0], margin)
+    renamed = [replace(records[run.key], label=run.identity.label) for run in runs]
+    return Comparison(renamed, Path(results), monitored[0], margin)
 
 
 def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:

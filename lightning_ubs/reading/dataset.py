@@ -308,10 +308,15 @@ class DatasetLabels:
         """q, if the labels are a matrix."""
         return self.column.shape[0] if self.column is not None and len(self.column.shape) == 1 else None
 
-    def matrix(self, needed_by: str) -> Tensor:
-        """The (n, q) labels of 0 and 1 as float32, for a strategy that needs them."""
+    def matrix(self, needed_by: str, class_ids: bool = False) -> Tensor:
+        """The (n, q) labels of 0 and 1 as float32, for a strategy that needs them; or (n,) ``class_ids`` if it may."""
         if self.column is None:
             raise _not_shown("labels", needed_by, self.others, _LABELS)
+        if class_ids and not self.column.shape:
+            ids = self.column.all()
+            if not ids.is_floating_point():
+                self.is_used = True
+                return ids.long()
         if len(self.column.shape) != 1:
             raise SelectionError(
                 f"labels has shape {[self.num_samples, *self.column.shape]}, but {needed_by} needs {_LABELS} for "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,36 +23,40 @@ _BY_HAND = (
 _NOTHING = 1e-5
 # So many first steps of a fit are proven, besides the first of each epoch.
 _PROVEN_STEPS = 3
-# Nodes of a term that are looked at to see whether it is made of parameters alone.
-_PARAMETER_TERM = 24
+# Nodes of a term that are looked at to see what it is made of.
+_NODES_OF_A_TERM = 24
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 # One row in, the same row out: elementwise operations, and losses without a reduction.
-_ELEMENTWISE = frozenset(
-    "Abs Add Addcdiv Addcmul BinaryCrossEntropy BinaryCrossEntropyWithLogits Clamp ClampMax ClampMin Cos Div Elu Erf Exp "
-    "Expm1 FusedDropout Gelu Hardsigmoid Hardtanh HuberLoss KlDiv LeakyRelu Lerp Log Log10 Log1P Log2 LogSigmoid "
+_ELEMENTWISE = _names(
+    "Abs Add Addcdiv Addcmul BinaryCrossEntropy BinaryCrossEntropyWithLogits Clamp ClampMax ClampMin Cos Div Elu Erf "
+    "Exp Expm1 FusedDropout Gelu Hardsigmoid Hardtanh HuberLoss KlDiv LeakyRelu Lerp Log Log10 Log1P Log2 LogSigmoid "
     "LogSigmoidBackward Logit Maximum Minimum MaskedFill MseLoss Mul NanToNum NativeDropout Neg Pow Reciprocal Relu "
     "Rsqrt Rsub Sigmoid SigmoidBackward Silu Sin SmoothL1Loss SoftMarginLoss Softplus SoftplusBackward Sqrt Sub Tanh "
-    "TanhBackward Threshold ThresholdBackward Where Xlogy".split()
+    "TanhBackward Threshold ThresholdBackward Where Xlogy"
 )
 # These change the form of a tensor; where its first axis is as long as before, it is the same axis.
-_FORMS = frozenset(
-    "Alias Clone Contiguous Expand ReshapeAlias Slice Squeeze ToCopy UnsafeView Unsqueeze View".split()
-) | {"NllLoss"}
+_FORMS = _names("Alias Clone Contiguous Expand NllLoss ReshapeAlias Slice Squeeze ToCopy UnsafeView Unsqueeze View")
 # These keep the rows if they work along other axes than the first.
-_ALONG_AXES = frozenset(("Amax", "Amin", "LogSoftmax", "Logsumexp", "Mean", "Select", "Softmax", "Sum", "Prod"))
+_ALONG_AXES = _names("Amax Amin LogSoftmax Logsumexp Mean Prod Select Softmax Sum")
 # Whatever comes out of these has rows of another kind or order, even if their number is the same.
-_MIXING = frozenset(
+_MIXING = _names(
     "AsStrided Cat Cummax Cumprod Cumsum Diagonal Flip Gather Index IndexAdd IndexPut IndexSelect LinalgVectorNorm "
     "MaskedScatter MaskedSelect Max Median Min Norm Permute Put Repeat Roll Scatter ScatterAdd Sort Split "
-    "SplitWithSizes Stack Std T Take TakeAlongDim Topk Transpose Unbind Unfold Var".split()
+    "SplitWithSizes Stack Std T Take TakeAlongDim Topk Transpose Unbind Unfold Var"
 )
 # What these take out of a parameter is told by the samples.
-_LOOKUPS = frozenset(("Embedding", "EmbeddingBag", "Gather", "Index", "IndexSelect", "Take", "TakeAlongDim"))
-_PRODUCTS = frozenset(("Mm", "Bmm", "Addmm", "Mv", "Dot"))
-_TURNED = frozenset(("T", "Transpose", "Permute"))
+_LOOKUPS = _names("Embedding EmbeddingBag Gather Index IndexSelect Take TakeAlongDim")
+_PRODUCTS = _names("Mm Bmm Addmm Mv Dot")
+_TURNED = _names("T Transpose Permute")
 # The gradient that leaves these does not depend on what went in.
-_LINEAR = _FORMS | {"Add", "Cat", "Mean", "Neg", "Rsub", "Stack", "Sub", "Sum"}
+_LINEAR = (_FORMS - {"NllLoss"}) | _names("Add Cat Mean Neg Rsub Stack Sub Sum")
 
 
 class RowScaling:
@@ -141,7 +146,7 @@ class _Cut:
     Attributes:
         edges: node → which of its inputs have a row per sample; None for the loss itself.
         beside: whether a parameter is reached without crossing the cut, by a term that depends on samples.
-        seen: the first tensor on such a way, in words.
+        seen: what is on such a way, in words.
     """
 
     def __init__(self, loss: Tensor, rows: int, head: Edge | None) -> None:
@@ -176,12 +181,13 @@ class _Cut:
 
     def _walk(self) -> None:
         """Follow all ways from the loss to the cut."""
-        # A way is direct as long as what leaves its nodes does not depend on samples.
-        queue: list[tuple[Any, bool]] = [(self._root, True)]
+        # A way is direct as long as what leaves its nodes does not depend on samples. It shows its first tensor that
+        # is no scalar.
+        queue: list[tuple[Any, bool, str]] = [(self._root, True, "")]
         visited: dict[Any, bool] = {}
         while queue and len(visited) < SEARCH_LIMIT:
-            node, direct = queue.pop()
-            if node is None or visited.get(node, True) <= direct and node in visited:
+            node, direct, shown = queue.pop()
+            if node is None or (node in visited and (direct or not visited[node])):
                 continue
             visited[node] = direct
             for number, edge in enumerate(node.next_functions):
@@ -192,10 +198,12 @@ class _Cut:
                     continue
                 constant = direct and self._is_constant(node, number)
                 if not _is_of_parameters(edge[0]):
-                    self.seen = self.seen or _named(edge)
-                    queue.append((edge[0], constant))
+                    queue.append((edge[0], constant, shown or (_named(edge) if _shape(edge) else "")))
                 elif not constant:
                     self.beside = True
+                    self.seen = self.seen or shown or f"{_kind(node)} of scalars"
+        if len(visited) >= SEARCH_LIMIT:
+            self.beside, self.seen = True, self.seen or f"more than {SEARCH_LIMIT} operations"
 
     def _is_constant(self, node: Any, number: int) -> bool:
         """Whether the gradient of an input depends on no sample, if that of the output does not."""
@@ -237,10 +245,21 @@ class _Cut:
         fitting = [below for below in node.next_functions if below[0] is not None and self._fits(below)]
         fitting = [below for below in fitting if not _is_of_parameters(below[0])]
         if not fitting:
-            return not _is_turned_product(node, self.rows)
-        if kind in _MIXING or _is_turned_product(node, self.rows) or not self._keeps_rows(edge, fitting):
+            return not (_is_turned_product(node) or self._joins_terms(node))
+        if kind in _MIXING or _is_turned_product(node) or not self._keeps_rows(edge, fitting):
             return False
         return all(self._has_rows.get(below, True) for below in fitting)
+
+    def _joins_terms(self, node: Any) -> bool:
+        """Whether scalars are put together that are computed of the same rows, such as the losses of the labels."""
+        pieces = [edge for edge in node.next_functions if edge[0] is not None]
+        if _kind(node) not in ("Stack", "Cat") or len(pieces) < 2 or _shape(pieces[0]) not in ((), (1,)):
+            return False
+        first, second = (
+            {edge for below in islice(_below([piece[0]]), _NODES_OF_A_TERM) for edge in below.next_functions}
+            for piece in pieces[:2]
+        )
+        return any(self._fits(edge) and not _is_of_parameters(edge[0]) for edge in first & second if edge[0])
 
     def _keeps_rows(self, edge: Edge, fitting: list[Edge]) -> bool:
         kind, axes = _kind(edge[0]), len(_shape(edge))
@@ -326,7 +345,7 @@ def _is_of_parameters(node: Any) -> bool:
             return False
         queue += below - seen
         seen |= below
-        if len(seen) > _PARAMETER_TERM:
+        if len(seen) > _NODES_OF_A_TERM:
             return False
     return True
 
@@ -336,7 +355,7 @@ def _keeps_form(node: Any) -> bool:
     return _kind(node) in _ELEMENTWISE and any(_shape(e) == shape for e in node.next_functions if e[0] is not None)
 
 
-def _is_turned_product(node: Any, rows: int) -> bool:
+def _is_turned_product(node: Any) -> bool:
     """Whether the rows of a product are the columns of what is multiplied, as in z.T @ z."""
     if _kind(node) not in _PRODUCTS:
         return False

@@ -34,6 +34,8 @@ Path = tuple[str | int, ...]
 _FIRST, _ALL = 20, 30
 # Bits that must differ between other samples, so that a few items tell something.
 _TELLING = 5
+# Labels as different as this, where so many bits could differ, are no noisy ones of the same samples.
+_CLEARLY, _CLEARLY_TELLING = 0.75, 20
 # Numbers of a part of an item that may be its labels; an image has more.
 _SMALL = 2**14
 _DEPTH, _PARTS = 4, 64
@@ -183,14 +185,40 @@ def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | No
         between = None if expected is None else distance(found[chosen], expected, _TELLING)
         if expected is None or between is None:
             continue
-        if path == place or between.share < OTHER:
-            return Asked(between.share < OTHER, path)
-        if len(torch.unique(expected)) > 2 and bool(torch.isin(expected, found).all()):
-            away = path  # rows of this batch, though of other samples than the planned ones
+        if between.share < OTHER:
+            return Asked(True, path)
+        if _are_among(expected, found) or (path == place and _is_far(found[chosen], expected)):
+            away = away or path
     return Asked(None) if away is None else Asked(False, away)
 
 
-def _telling(found: Tensor, most: int = 16) -> Tensor:
+def labels_in_items(dataset: Any, ids: Tensor) -> Tensor | None:
+    """The labels that the items of some samples hold in a usual place, or second in a pair; None where they do not."""
+    items = ask(dataset, ids.tolist())
+    if not items or len(items) < len(ids):
+        return None
+    firsts = {path[0] for item in items for path in item if path}
+    is_pair = firsts <= {0, 1} and 1 in firsts
+    for path in [(name,) for name in LABEL_NAMES] + ([(1,)] if is_pair else []):
+        parts = [item[path] for item in items if path in item]
+        if len(parts) == len(items) and len({part.shape for part in parts}) == 1 and parts[0].ndim < 2:
+            return torch.as_tensor(np.stack(parts))
+    return None
+
+
+def _are_among(expected: Tensor, found: Tensor) -> bool:
+    """Whether every one of these labels is in the batch, as often as here, and they are no mere yes and no."""
+    kinds, counts = torch.unique(expected, return_counts=True)
+    return len(kinds) > 2 and bool(((found == kinds.unsqueeze(1)).sum(1) >= counts).all())
+
+
+def _is_far(found: Tensor, expected: Tensor) -> bool:
+    """Whether these cannot be noisy labels of the same samples."""
+    between = distance(found, expected, _CLEARLY_TELLING)
+    return between is not None and between.share >= _CLEARLY
+
+
+def _telling(found: Tensor, most: int = 32) -> Tensor:
     """Places in the batch of samples that are as unlike each other as possible."""
     _, kind = torch.unique(found, return_inverse=True)
     seen: dict[int, int] = {}

@@ -14,8 +14,8 @@ from torch import Tensor
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.dataset import Column, DatasetLabels
-from lightning_ubs.reading.samples import Path, compare_with_items, leaves, part_at
-from lightning_ubs.reading.signatures import NOISE, OTHER, Distance, LabelMemory
+from lightning_ubs.reading.samples import Path, compare_with_items, labels_in_items, leaves, part_at
+from lightning_ubs.reading.signatures import MOVED, NOISE, OTHER, Distance, LabelMemory
 from lightning_ubs.reading.targets import batch_targets
 from lightning_ubs.selection.plan import EpochPlan, world_size
 
@@ -108,10 +108,14 @@ class IdVerification:
             self._compare_ids(plan[k], self._read_ids(batch))
 
     def labels_of(self, ids: Tensor) -> Tensor | None:
-        """The labels (b, q) or class indices (b,) of samples, as the dataset shows them; None where it does not."""
-        if self._labels is None or self._labels.column is None:
+        """The labels (b, q) or class indices (b,) of samples: what the dataset shows, else what its items hold.
+
+        None where neither tells. Items are asked of the dataset anew at each call, in a process of its own.
+        """
+        if self._labels is None:
             return None
-        return _rows_of(self._labels.column, ids)
+        column = self._labels.column
+        return labels_in_items(self._labels.dataset, ids) if column is None else _rows_of(column, ids)
 
     @property
     def is_due(self) -> bool:
@@ -161,7 +165,7 @@ class IdVerification:
         if found is None or found.share < NOISE:
             return
         seen = f"{found.changed} of {found.compared} samples came with other labels than at their first visit"
-        if found.share >= OTHER and self._ids is None:
+        if found.share >= MOVED and self._ids is None:
             raise SelectionError(
                 f"{seen}, as different as those of other samples, so an id does not mean the same sample in each epoch "
                 "and predictions would be credited to other samples. Likely causes: a dataset that is drawn anew "
@@ -195,9 +199,9 @@ class IdVerification:
         count = _rows_in(batch) if rows is None else len(rows)
         if count is not None and count < planned:
             raise SelectionError(
-                f"{where} has {count} rows, but {planned} samples were planned, so it cannot be told which ones are "
-                "missing. A collate function that drops samples is the likely cause: leave bad samples out of the "
-                "dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
+                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
+                "which are missing. A collate function that drops samples is the likely cause: leave bad samples out "
+                "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return

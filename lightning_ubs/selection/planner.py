@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
@@ -226,7 +227,7 @@ class Selector:
 
     def resume_at(self, batch: int) -> None:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
-        self._trained[:batch] = [True] * batch
+        self._trained[:batch] = [True] * min(batch, len(self._trained))
 
     def finish_batch(self, batch: int) -> None:
         """Batch ``batch`` of the plan was trained on."""
@@ -305,8 +306,9 @@ class Selector:
         self.plan = self.draws = None
         # A checkpoint of the first release does not say what was drawn before it: better no number than a wrong one.
         self._counts_draws = state.get("counts_draws", False)
-        if "times_drawn" in state:
+        if self._counts_draws:
             self.draws = DrawCounts(self.strategy.num_samples)
+        if self.draws is not None and "times_drawn" in state:
             self.draws.load_state_dict(state)
         self.strategy.load_state_dict(state["strategy_state"])
 
@@ -363,10 +365,16 @@ def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Ten
     return probabilities
 
 
+def digest(values: Tensor) -> str:
+    """A short text that tells one tensor from another."""
+    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
 def plain_arguments(strategy: Strategy) -> dict[str, str]:
     """The strategy's arguments as text, for a checkpoint."""
     arguments = constructor_arguments(strategy).items()
-    return {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
+    plain = {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
+    return plain | {name: digest(value) for name, value in arguments if isinstance(value, Tensor)}
 
 
 def check_state(state: dict[str, Any], strategy: Strategy) -> None:

@@ -18,6 +18,7 @@ from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import Unbiased
 from lightning_ubs.selection.plan import EpochPlan
 from lightning_ubs.selection.planner import Selector
+from lightning_ubs.selection.requirements import check_untracked_backward
 from lightning_ubs.selection.sample_weights import SampleWeights
 from lightning_ubs.selection.session import FitSession
 
@@ -92,6 +93,9 @@ class TrainingSteps:
         self._has_backward = False
         if self._optimizer_steps is None:
             self._optimizer_steps = session.trainer.global_step
+        if session.own_batch(batch) is None and not fetches_in_step(session.trainer):
+            self._current = None  # the other loaders are longer
+            return
         self._current = session.plan, k, module.device
         if self._reads_steps:
             self.observer.start_step()
@@ -101,6 +105,8 @@ class TrainingSteps:
     def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
         """The loss still has its graph: read it, verify its targets, and weigh its rows."""
         plan, k = session.plan, current_batch(session.trainer)
+        if self._current is None:
+            return
         if fetches_in_step(session.trainer) and not self._has_backward:
             self._verify(session, k, fetched_batch(session.trainer))
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
@@ -122,7 +128,10 @@ class TrainingSteps:
             self._check_backward(session.trainer.global_step, module)
         k, batch = current_batch(session.trainer), session.own_batch(batch)
         if batch is None or not (outputs or self._has_backward):
-            self._selector.skip_batch(k)
+            if self._reads_steps and batch is not None and not self._announced:
+                check_untracked_backward(session.trainer, session.first_step)
+            if k < len(session.plan):
+                self._selector.skip_batch(k)
         else:
             session.check_one_fetch(k)
             if self._reads_steps and not skips_backward(session.trainer):
@@ -137,7 +146,7 @@ class TrainingSteps:
         trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
         if trained and not self._is_backward_seen:
             raise SelectionError(
-                f"a step changed the module without a backward pass that could be weighed (unbiased={self._unbiased!r}); "
+                f"a step changed the module without a backward pass that unbiased={self._unbiased!r} could weigh; "
                 "call self.manual_backward(loss) in training_step instead of loss.backward()."
             )
         if stepped:
@@ -162,7 +171,7 @@ class TrainingSteps:
             self.verification.end_epoch()
         if "predictions" not in self._strategy.needs or plan is None:
             return
-        if self._selector.skipped_batches == len(plan):
+        if self._selector.skipped_batches and len(self._selector.trained_ids()) == 0:
             raise SelectionError(
                 f"no step of epoch {plan.epoch} had a loss or returned anything, so there were no predictions; return "
                 "the loss from training_step, or call self.manual_backward(loss)."

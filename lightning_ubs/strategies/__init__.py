@@ -1,4 +1,4 @@
-"""The paper's method, the five it is compared with, and two that save training."""
+"""The paper's method and its rivals, strategies that save training, and static ones that read no predictions."""
 
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
@@ -9,6 +9,7 @@ from lightning_ubs.strategies.loss import LossBias
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
 from lightning_ubs.strategies.shuffled import Shuffled
+from lightning_ubs.strategies.static import ClassAware, RepeatFactor, Weighted
 from lightning_ubs.strategies.ubs import UBS
 from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
@@ -16,6 +17,7 @@ __all__ = [
     "UBS",
     "ActiveBias",
     "Balance",
+    "ClassAware",
     "EpochRequest",
     "HardImbalance",
     "InfoBatch",
@@ -23,8 +25,10 @@ __all__ = [
     "Measurement",
     "Random",
     "RecencyBias",
+    "RepeatFactor",
     "Shuffled",
     "Strategy",
     "TrainingSet",
     "UncertaintyStrategy",
+    "Weighted",
 ]

@@ -21,8 +21,11 @@ from torch.utils.data import DataLoader
 from lightning_ubs import UBS, BatchSelection, LossBias, Random, compare
 from lightning_ubs.cli import main
 from lightning_ubs.comparison import Comparison
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.config import ConfigError, digest
+from lightning_ubs.experiment.from_objects import fold_seed_pairs, plan_from_objects
+from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
 
 OWN = Path(__file__).parent / "own_code.py"
@@ -222,6 +225,44 @@ def loaders(fold: int, seed: int) -> dict[str, DataLoader[Any]]:
     return {name: DataLoader(images, batch_size=16, shuffle=name == "train") for name, images in sets.items()}
 
 
+class Weighed(CNN):
+    """The same network with another loss."""
+
+    def __init__(self, weight: float = 4.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+def test_modules_by_name_are_each_trained_with_each_selection(tmp_path: Path, result: Comparison) -> None:
+    modules = {"BCE": CNN, "weighted": lambda: Weighed(9.0), "the same": lambda: Weighed(9.0)}
+    found = quick(tmp_path, module=modules, seeds=1, trainer=QUICK | {"max_epochs": 2})
+    cells = [(record.model, record.label) for record in found.records]
+    assert cells == [(name, label) for name in modules for label in ("Random", "mine")]
+    assert len({record.key for record in found.records}) == 6, "a module's name is part of the key"
+    assert {record.model for record in ResultsStore(tmp_path).records()} == set(modules)
+    assert set(found.frame()["model"]) == set(modules)
+    assert {record.model for record in result.records} == {"CNN"}, "one module alone is called by its class"
+
+
+def test_the_keys_of_one_module_are_those_of_before() -> None:
+    pairs = fold_seed_pairs(lambda seed: ImageData(seed), 2, None)
+    selections = {"UBS": UBS(), "Random": Random()}
+
+    def keys(module: Any) -> list[str]:
+        monitored: Any = ("val_auc", "max")
+        return [one.key for one in plan_from_objects(module, ImageData, selections, pairs, QUICK, monitored, True)]
+
+    shared = {
+        "code": [fingerprint(CNN), fingerprint(ImageData)],
+        "trainer": {name: fingerprint(value) for name, value in QUICK.items()},
+        "monitor": ["val_auc", "max"],
+    }
+    told = [described(label, one) for label, one in selections.items()]
+    methods = [{name: one[name] for name in ("selection", "parameters")} for one in told]
+    assert keys(CNN) == [digest([shared, method, fold, seed]) for fold, seed in pairs for method in methods]
+    assert set(keys({"CNN": CNN})).isdisjoint(keys(CNN))
+
+
 def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
     settings = {"selections": [UBS()], "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
     found = quick(tmp_path, module=lambda datamodule: WithTestStep(), data=loaders, **settings)
@@ -284,6 +325,9 @@ def breaks(*_: Any) -> Any:
         ({"module": breaks}, r"^module raised RuntimeError: the disk is elsewhere"),
         ({"data": breaks}, r"^data raised RuntimeError: the disk is elsewhere"),
         ({"module": CNN()}, r"^module=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"module": {"BCE": CNN, "x": CNN()}}, r"^module\['x'\]=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"module": {}}, r"^module=\{\} names nothing to train; give one or more"),
+        ({"module": {1: CNN}}, r"^module has the key 1; give each module a name"),
         ({"data": None}, r"^data has no value; give a class or function .* Loaders of the module's own go there"),
         ({"trainer": 30}, r"^trainer=int\(\.\.\.\) is an object; give the arguments of a Trainer"),
         ({"module": dict}, r"^module returned dict; return a LightningModule"),

@@ -196,7 +196,7 @@ def test_a_claim_has_one_owner_and_counts_the_tries_of_its_own_grid(tmp_path: Pa
 def record(**changes: object) -> RunRecord:
     (run,) = light_runs(Path("x"), 1)
     curves = {"epoch": [0], "val_macro_auc": [0.5]}
-    return RunRecord(**{**run.identity, "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
+    return RunRecord(**{**vars(run.identity), "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
 
 
 def test_lines_count_what_is_done_and_left(capsys: pytest.CaptureFixture[str]) -> None:

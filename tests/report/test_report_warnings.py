@@ -11,7 +11,7 @@ import pytest
 from report_fixtures import VERSIONS, fake_run, save
 
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.run import _warnings as own_warnings
+from lightning_ubs.experiment.training import _warnings as own_warnings
 from lightning_ubs.report import build_report, console_verdict
 
 

@@ -132,7 +132,7 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(
         lambda: UBS(log_base=2, quantizer="ceil", correlation=None),
         lambda: ActiveBias(smoothing=0, ddof=0),
         lambda: HardImbalance(pressure=1, neighbours=1),
-        lambda: BatchSelection(warmup_epochs=0, seed=0, start_epoch=0, end_epoch=0),
+        lambda: BatchSelection(seed=0, start_epoch=0, end_epoch=0),
         lambda: BatchSelection(history_dtype="float16", replacement="none"),
     ],
 )
