@@ -190,7 +190,7 @@ class RunRecord(RunIdentity):
 _SAVED = (
     "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
     "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
-    "seconds", "shape", "warnings", "versions", "started", "trace",
+    "seconds", "shape", "warnings", "versions", "started", "trace", "split",
 )  # fmt: skip
 """Fields in the order in which stores have always held them."""
 
