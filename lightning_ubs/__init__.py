@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_ubs.selection.evaluation import EvaluationPass
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
+        D2ACE,
         UBS,
         ActiveBias,
         Balance,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "D2ACE",
     "UBS",
     "ActiveBias",
     "Balance",

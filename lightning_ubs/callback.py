@@ -18,7 +18,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection.known_labels import KnownLabels
 from lightning_ubs.inspection.views import SelectionViews
-from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepReader, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import (
@@ -169,8 +169,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), self.unbiased, refresh)
+        reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
+        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
         self._seconds = 0.0
@@ -265,7 +265,7 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        own = {"kind": self._steps.observer.kind, "labels": self._steps.verification.state_dict()}
+        own = {"kind": self._steps.reader.kind, "labels": self._steps.verification.state_dict()}
         return self._selector.state_dict() | own
 
     @override
@@ -276,7 +276,7 @@ class BatchSelection(SelectionViews, Callback):
             self._selector.load_to_look_at(state_dict)
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
-        self._steps.observer.kind = state_dict["kind"]
+        self._steps.reader.kind = state_dict["kind"]
         self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 

@@ -14,10 +14,16 @@ from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
-from lightning_ubs.experiment.from_objects import Modules, fold_seed_pairs, named_selections, plan_from_objects
+from lightning_ubs.experiment.from_objects import (
+    Modules,
+    fold_seed_pairs,
+    named_selections,
+    plan_from_objects,
+    with_controls,
+)
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
-from lightning_ubs.experiment.selection import Selection, with_controls
+from lightning_ubs.experiment.selection import Selection
 from lightning_ubs.experiment.store import ResultsStore
 
 
@@ -123,9 +129,8 @@ def compare(
     store = ResultsStore(results)
     with isolate_rng():
         pairs = fold_seed_pairs(data, seeds, folds)
-        named, settings = named_selections(selections), _settings(trainer)
-        named = with_controls(named) if controls else named
-        runs = plan_from_objects(module, data, named, pairs, settings, monitored, trace)
+        named = with_controls(named_selections(selections)) if controls else named_selections(selections)
+        runs = plan_from_objects(module, data, named, pairs, _settings(trainer), monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}

@@ -14,7 +14,7 @@ from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import digest, telling_settings, unknown_key
 from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.methods import BASELINE, METHODS, find_method
-from lightning_ubs.strategies import Balance, Random, Shuffled, Strategy
+from lightning_ubs.strategies import Random, Shuffled, Strategy
 
 # Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
 _TOLD = ("warmup_epochs", "start_epoch", "end_epoch", "replacement", "epoch_size", "unbiased", "fill_last", "refresh")
@@ -76,27 +76,6 @@ def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
     return type(selection)(**copy.deepcopy(arguments | {"seed": seed}))
 
 
-def with_controls(selections: Mapping[str, Selection]) -> dict[str, Selection]:
-    """The selections, and for each the controls that emphasize nothing.
-
-    These are its own probabilities dealt to random samples, and, where its epochs are shortened, plain shuffling with
-    as many samples in each.
-    """
-    found = dict(selections)
-    for label, selection in selections.items():
-        strategy = strategy_of(selection)
-        if isinstance(strategy, Random | Balance | Shuffled):
-            continue
-        dealt = Shuffled(strategy=copy.deepcopy(strategy), of=label)
-        whole = isinstance(selection, BatchSelection)
-        found[f"{label}, shuffled P"] = _with_strategy(selection, dealt) if whole else dealt
-        size = selection.epoch_size if isinstance(selection, BatchSelection) else None
-        size = strategy.default_epoch_size if size is None else size
-        if size is not None:
-            found.setdefault(f"Random, {size:g} of an epoch", BatchSelection(Random(), epoch_size=size))
-    return found
-
-
 def described(label: str, selection: Selection) -> dict[str, Any]:
     """How a record tells this method: a key of this package's table or the class, its settings, its name."""
     strategy = strategy_of(selection)
@@ -122,7 +101,7 @@ def strategy_of(selection: Selection) -> Strategy:
     return selection if isinstance(selection, Strategy) else selection.strategy
 
 
-def _with_strategy(selection: Selection, strategy: Strategy) -> Selection:
+def with_strategy(selection: BatchSelection, strategy: Strategy) -> BatchSelection:
     """A new callback like ``selection`` with another strategy."""
     arguments = constructor_arguments(selection)
     if "strategy" not in arguments:

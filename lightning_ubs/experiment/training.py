@@ -102,6 +102,17 @@ def _train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Ru
     return record
 
 
+def split_of(labels: torch.Tensor | None) -> str:
+    """A digest of the training targets, which tells splits of the data apart; empty where they are not known.
+
+    >>> split_of(torch.tensor([0, 1])) == split_of(torch.tensor([0, 1])), split_of(None)
+    (True, '')
+    """
+    if labels is None:
+        return ""
+    return hashlib.sha256(labels.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
 def write_summary(record: RunRecord, folder: Path) -> Path:
     """Write ``metrics.json``: the result of a run without its curves."""
     summary = {name: value for name, value in json.loads(record.to_json()).items() if name != "curves"}
@@ -209,17 +220,6 @@ def _defects(data: LightningDataModule) -> list[str]:
         return []
     entry = catalog.entry(data.name)
     return [f"{entry.name} is defective as published: {entry.defects}"] if entry.defects else []
-
-
-def split_of(labels: torch.Tensor | None) -> str:
-    """A digest of the training targets, which tells splits of the data apart; empty where they are not known.
-
-    >>> split_of(torch.tensor([0, 1])) == split_of(torch.tensor([0, 1])), split_of(None)
-    (True, '')
-    """
-    if labels is None:
-        return ""
-    return hashlib.sha256(labels.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _shape(trainer: Trainer, selection: BatchSelection, data: LightningDataModule) -> dict[str, int]:

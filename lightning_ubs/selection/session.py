@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -304,7 +304,11 @@ class FitSession:
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
             labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
-            features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
+            features = None
+            if "features" in strategy.needs | strategy.uses:
+                required = "features" in strategy.needs or self.features is not None
+                with nullcontext() if required else suppress(SelectionError):
+                    features = feature_matrix(self.features, dataset, name, shown)
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
         check_shard(strategy, shard)

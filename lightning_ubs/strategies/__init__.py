@@ -3,6 +3,7 @@
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
 from lightning_ubs.strategies.base import EpochRequest, Measurement, Strategy, TrainingSet
+from lightning_ubs.strategies.d2ace import D2ACE
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
@@ -14,6 +15,7 @@ from lightning_ubs.strategies.ubs import UBS
 from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
 __all__ = [
+    "D2ACE",
     "UBS",
     "ActiveBias",
     "Balance",

@@ -104,7 +104,7 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (InfoBatch, "prune", 1.5, "between 0 and 1"),
     (InfoBatch, "prune", nan, "between 0 and 1"),
     (InfoBatch, "score", "margin", "'loss' or 'uncertainty'"),
-    (BatchSelection, "unbiased", "yes", "True, False or 'annealed'"),
+    (BatchSelection, "unbiased", "yes", "True, False, 'annealed' or 'predictions'"),
     (BatchSelection, "warmup_epochs", -1, "at least 0"),
     (BatchSelection, "seed", -1, "at least 0"),
     (BatchSelection, "start_epoch", -2, "at least 0"),
