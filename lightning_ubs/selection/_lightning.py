@@ -242,6 +242,17 @@ def skips_backward(trainer: Trainer) -> bool:
     return bool(trainer.fit_loop._skip_backward)
 
 
+def validation_is_due(trainer: Trainer) -> bool:
+    """Whether a validation follows the step that has just ended."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def validation_loaders(trainer: Trainer) -> list[Any]:
+    """All loaders of validation."""
+    return CombinedLoader(trainer.val_dataloaders or []).flattened
+
+
 def restart_loader(trainer: Trainer) -> None:
     """Read the train loader from its beginning, and drop what was fetched in advance."""
     if trainer.fit_loop._data_fetcher is not None:

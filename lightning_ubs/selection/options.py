@@ -16,6 +16,7 @@ from lightning_ubs.state import Shard
 from lightning_ubs.strategies import Strategy, TrainingSet
 
 Memory = Literal["replicated", "sharded"]
+SaveState = Literal["full", "selection", "weights"]
 Unbiased = bool | Literal["annealed", "predictions"]
 
 # Ways of drawing in which sample i comes mP_i times on average.
