@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_ubs._utils.distributed import gather_objects, gather_rows
 from lightning_ubs.errors import SelectionError
+from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.loss_graph import Candidate, Edge, TermPlace, follow
 from lightning_ubs.reading.modules import (
     Found,
@@ -136,6 +137,7 @@ class StepReader:
         self._module: LightningModule | None = None
         self._heads: list[Head] = []
         self._unfitting: list[tuple[int, ...]] = []
+        self._labels: list[Tensor] = []
         self._found: Candidate | None = None
         self._found_targets: tuple[Tensor, ...] = ()
         self._known_width: int | None = None
@@ -242,7 +244,7 @@ class StepReader:
     def end(self) -> None:
         """The step is over: keep nothing of it."""
         self._watch.forget()
-        self._heads, self._unfitting = [], []
+        self._heads, self._unfitting, self._labels = [], [], []
         self._found, self._found_targets = None, ()
         self._known_width, self._passes = None, 0
 
@@ -270,6 +272,8 @@ class StepReader:
         self._watch.stop()
         self._steps += 1
         self._share_evidence(plan)
+        if self._ids is not False:
+            self._check_mixed(f"epoch {plan.epoch}, batch {k}")
         raw = self._read_rows(module, outputs, batch, rows)
         if raw is None:
             return None
@@ -344,7 +348,7 @@ class StepReader:
 
     def _search(self, loss: Tensor, rows: int, batch: Any, planned: Tensor | None) -> None:
         """Every head in the graph of a backward pass; those of earlier passes of the step stay what they were."""
-        labels = self._label_sets(batch, planned, rows)
+        self._labels = labels = self._label_sets(batch, planned, rows)
         shown = heads_of(loss, rows, labels, self._watched(rows), self._passes)
         known = {head.place for head in self._heads}
         self._heads += [head for head in shown.heads if head.place not in known]
@@ -387,6 +391,22 @@ class StepReader:
             for found in seen.found
             if found.tensor.grad_fn is not None and as_rows(found.tensor, rows) is not None
         ]
+
+    def _check_mixed(self, where: str) -> None:
+        """Refuse targets of several samples, also where mixing begins in a later epoch or comes in some batches."""
+        group = self._current_group() if self._heads else None
+        if group is None or not group.targets or not self._labels:
+            return
+        target, labels = group.targets[0].cpu(), self._labels[0].cpu()
+        verdict = compare(target, labels) if len(target) == len(labels) else Verdict.INCOMPARABLE
+        mixed = verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(target))
+        if mixed or any(are_rows_permuted(target, other.cpu()) for other in group.targets[1:]):
+            raise SelectionError(
+                f"{where}: the loss compares predictions with labels of several samples; an augmentation mixes samples "
+                "(mixup, cutmix), or targets are soft for another reason. Let training_step return clean predictions "
+                "besides ({'loss': loss, 'logits': clean}) and pass ids=False; ids=False alone is enough if each "
+                "prediction still belongs to one sample."
+            )
 
     def _share_evidence(self, plan: EpochPlan) -> None:
         """Add up what all processes saw in this step, so that they decide alike."""
