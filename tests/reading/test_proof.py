@@ -206,6 +206,15 @@ def test_returned_values_take_their_kind_from_the_head_that_they_show(shown: Any
 # Whole modules
 
 
+def assert_read(module: Any, strategy: Keeping) -> None:
+    """What was read in the first epoch is what the module's head predicted; a few first steps may be left out."""
+    true = {tuple(ids): probs for ids, probs in module.seen[0]}
+    told = [step for step in strategy.told if tuple(step[0]) in true]
+    assert len(told) >= len(true) - 3
+    for ids, probs, _ in told[: len(true)]:
+        torch.testing.assert_close(probs, true[tuple(ids)], atol=1e-5, rtol=0)
+
+
 class Step(Layout):
     """A module whose training step is what a test says."""
 
@@ -259,7 +268,7 @@ BESIDE: dict[str, Any] = {
 def test_the_head_that_the_labels_pull_is_read(beside: str, batch_size: int) -> None:
     torch.manual_seed(0)
     module = Step(BESIDE[beside])
-    assert_true_head(module, train(module, loader(batch_size=batch_size)), 1e-5)
+    assert_read(module, train(module, loader(batch_size=batch_size)))
 
 
 class Made(Layout):
@@ -298,7 +307,7 @@ def test_what_the_model_makes_of_a_module_s_output_is_read_as_what_it_is(way: st
     make, probs = MADE[way]
     torch.manual_seed(0)
     module = Made(make, returned, probs)
-    assert_true_head(module, train(module, outputs="preds" if returned else None), 1e-5)
+    assert_read(module, train(module, outputs="preds" if returned else None))
 
 
 def refused(module: Any, train_set: Any = None, **options: Any) -> str:
@@ -368,7 +377,7 @@ def test_what_is_not_clearly_of_the_labels_is_refused_unless_it_is_returned(way:
     if words:
         with pytest.raises(SelectionError, match=words) as error:
             train(Step(loss))
-        assert "'logits': logits" in str(error.value)
+        assert "'loss': loss, 'logits':" in str(error.value)
     if way != "a teacher alone":
         module = Step(lambda m, x, y, z: {"loss": loss(m, x, y, z), "logits": z[: len(x)]})
         assert_true_head(module, train(module))
@@ -395,7 +404,7 @@ def test_predictions_of_an_unlabelled_batch_are_not_taken_for_those_of_the_label
     module, strategy = Unlabelled(), Keeping()
     made = trainer(BatchSelection(strategy, warmup_epochs=1, loader="l"), max_epochs=2)
     made.fit(module, {"l": loader(batch_size=21), "u": loader(data(seed=5), batch_size=21)})
-    assert_true_head(module, strategy, 1e-5)
+    assert_read(module, strategy)
 
 
 class Soft(Layout):
