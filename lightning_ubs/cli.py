@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs.errors import UsageError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from lightning_ubs.experiment.record import RunRecord
 
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
@@ -42,10 +45,6 @@ class Stopped(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
-
-
-class UsageError(ValueError):
-    """The command line cannot be understood; the message says what is allowed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,7 +175,14 @@ def compare_task(config: DictConfig) -> None:
     from lightning_ubs.experiment.commands import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    compare_command(plain, _say, lambda: _report(plain["results"], plain["report"]))
+
+    def conclude(records: Sequence[RunRecord]) -> None:
+        from lightning_ubs.report.verdict import console_verdict
+
+        _say(console_verdict(records))
+        _report(plain["results"], plain["report"])
+
+    compare_command(plain, _say, conclude)
 
 
 @_guarded
@@ -214,8 +220,8 @@ def _data(arguments: Sequence[str]) -> int:
 
     try:
         _say(commands.run(arguments))
-    except commands.UsageError as error:
-        raise UsageError(str(error)) from None
+    except UsageError:
+        raise
     except Exception as error:
         sentence = None if os.environ.get("HYDRA_FULL_ERROR") else explain(error, "data", [])
         if sentence is None:

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
 from lightning_ubs.experiment.from_objects import Selection, fold_seed_pairs, named_selections, plan_runs

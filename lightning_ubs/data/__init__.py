@@ -8,7 +8,8 @@ from lightning_ubs.data.embedded import latent_correlation, make_digits, make_sy
 from lightning_ubs.data.entries import Entry, View
 from lightning_ubs.data.folds import stratified_folds
 from lightning_ubs.data.readers import read_dataset
-from lightning_ubs.data.types import DataError, MultiLabelData
+from lightning_ubs.data.types import MultiLabelData
+from lightning_ubs.errors import DataError
 
 if TYPE_CHECKING:
     from lightning_ubs.data.datamodule import MultiLabelDataModule

@@ -17,8 +17,9 @@ from lightning_ubs.data.download import data_folder, fetch_file
 from lightning_ubs.data.embedded import make_digits, make_synthetic
 from lightning_ubs.data.entries import ENTRIES, Entry
 from lightning_ubs.data.readers import read_dataset
-from lightning_ubs.data.types import DataError, MultiLabelData, is_sparse
+from lightning_ubs.data.types import MultiLabelData, is_sparse
 from lightning_ubs.data.views import paper_view, realign
+from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from lightning_ubs.data.readers import LabelSpec, read_dataset
 from lightning_ubs.data.readers.budget import asked
 from lightning_ubs.data.readers.formats import bare_name
 from lightning_ubs.data.readers.npz import write_npz
-from lightning_ubs.data.types import DataError, MultiLabelData, is_sparse
+from lightning_ubs.data.types import MultiLabelData, is_sparse
+from lightning_ubs.errors import DataError, UsageError
 
 _WIDTH = 100
 _DATA_DIR = "  data_dir=FOLDER    where the files are or go; default: $LIGHTNING_UBS_DATA, else the user's cache folder"
@@ -43,10 +44,6 @@ Texts and R files may be compressed by gzip, bzip2 or xz.
 
   lightning-ubs data convert mine.csv labels=topic_
   lightning-ubs data convert big.arff.gz big.npz labels=-14 max_bytes=20000000000"""
-
-
-class UsageError(ValueError):
-    """The command line cannot be understood; the message says what is allowed."""
 
 
 class _Command(NamedTuple):

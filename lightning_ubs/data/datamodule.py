@@ -16,7 +16,8 @@ from lightning_ubs.data.dataset import MultiLabelDataset, Sample, collate
 from lightning_ubs.data.folds import Rows, split
 from lightning_ubs.data.readers import LabelSpec, read_dataset
 from lightning_ubs.data.scaling import MinMax
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, checked, is_sparse, numbered
+from lightning_ubs.data.types import MultiLabelData, binary_labels, checked, is_sparse, numbered
+from lightning_ubs.errors import DataError
 
 
 class MultiLabelDataModule(LightningDataModule):

@@ -14,7 +14,7 @@ from pathlib import Path
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs._utils.files import atomic_write, remember_sha256, sha256, user_cache, write_problem
 from lightning_ubs.data.sources import SourceFile
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)
 

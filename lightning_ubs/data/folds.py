@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 

@@ -8,13 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_ubs._utils.extras import optional_import
+from lightning_ubs.errors import DataError
 
 Features: TypeAlias = Any
 """A float32 array or a SciPy CSR matrix (n, d); SciPy is optional, so its type cannot be named."""
-
-
-class DataError(ValueError):
-    """A dataset cannot be read or used; the message is one sentence that names it and says what to do."""
 
 
 class MultiLabelData(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError
 
 
 def allowed(named: Mapping[str, Any]) -> Any:

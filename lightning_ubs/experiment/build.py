@@ -17,9 +17,10 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.data import DataError, MultiLabelDataModule
+from lightning_ubs.data import MultiLabelDataModule
+from lightning_ubs.errors import ConfigError, DataError
 from lightning_ubs.experiment.allowed import allowed, targets
-from lightning_ubs.experiment.config import ConfigError, target_of
+from lightning_ubs.experiment.config import target_of
 from lightning_ubs.experiment.loaders import as_datamodule
 from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
 from lightning_ubs.models import build_model, original_lr

@@ -1,4 +1,4 @@
-"""``lightning-ubs compare``: a grid, its verdict, its report."""
+"""``lightning-ubs compare``: a grid, or what it would do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 
 
-def compare_command(config: Mapping[str, Any], say: Callable[[str], None], report: Callable[[], None]) -> None:
-    """Do the runs of a resolved configuration, say the verdict, write the report.
+def compare_command(
+    config: Mapping[str, Any], say: Callable[[str], None], conclude: Callable[[Sequence[RunRecord]], None]
+) -> None:
+    """Run whatever is missing from the results folder, and hand the finished runs to ``conclude``.
+
+    Args:
+        config: the resolved configuration of ``lightning-ubs compare``.
+        say: takes lines for the user.
+        conclude: says the verdict on the finished runs and writes the report.
 
     Raises:
         RunsFailed: at the end, if some runs failed.
@@ -30,10 +37,7 @@ def compare_command(config: Mapping[str, Any], say: Callable[[str], None], repor
         return
     outcome = run_grid(runs, store, config["jobs"], config["engine"])
     if outcome.finished:
-        from lightning_ubs.report.verdict import console_verdict
-
-        say(console_verdict(_finished(runs, store)))
-        report()
+        conclude(_finished(runs, store))
     outcome.check()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
+from lightning_ubs.errors import ConfigError
 
 CONFIG_MODULE = "lightning_ubs.configs"
 GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
@@ -36,10 +37,6 @@ _AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
 # ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
 _KEY = r"(\w+(?:\.\w+)*)"
 _REFERENCE = re.compile(rf"\$\{{(?:{_KEY}|oc\.select:{_KEY}(?:,[^{{}}]*)?)\}}")
-
-
-class ConfigError(ValueError):
-    """A key or value that the user gave cannot be used; the message names it, what is allowed, and what to do."""
 
 
 def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:

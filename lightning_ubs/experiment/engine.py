@@ -12,13 +12,9 @@ from typing import Any, Literal, get_args
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.extras import optional_import
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError, EngineError
 
 Engine = Literal["loky", "sequential", "ray", "dask"]
-
-
-class EngineError(RuntimeError):
-    """Processes of an engine were lost, or it cannot be used; the message says how and what to do."""
 
 
 def check_engine(engine: str) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
-from lightning_ubs.data import DataError, MultiLabelDataModule, catalog
+from lightning_ubs.data import MultiLabelDataModule, catalog
+from lightning_ubs.errors import ConfigError, DataError
 from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection, locate
 from lightning_ubs.experiment.config import (
-    ConfigError,
     assign,
     check_run,
     check_types,

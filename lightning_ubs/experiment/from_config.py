@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.loggers import Logger
 
 from lightning_ubs.callback import BatchSelection
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.build import (
     build_callbacks,
     build_data,
@@ -19,7 +20,7 @@ from lightning_ubs.experiment.build import (
     build_selection,
     data_name,
 )
-from lightning_ubs.experiment.config import ConfigError, digest, run_key, target_of, telling_settings
+from lightning_ubs.experiment.config import digest, run_key, target_of, telling_settings
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.record import Mode
 from lightning_ubs.experiment.run import TrainingRun

@@ -12,8 +12,9 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from lightning_ubs._utils.arguments import constructor_arguments
 from lightning_ubs.callback import BatchSelection
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.build import set_up
-from lightning_ubs.experiment.config import ConfigError, digest, telling_settings
+from lightning_ubs.experiment.config import digest, telling_settings
 from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.loaders import as_datamodule
 from lightning_ubs.experiment.record import Mode

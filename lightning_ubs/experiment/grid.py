@@ -11,23 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
+from lightning_ubs.errors import ConfigError, EngineError, RunsFailed, StoreError
 from lightning_ubs.experiment import engine as engines
 from lightning_ubs.experiment.claims import Claims
-from lightning_ubs.experiment.config import ConfigError
-from lightning_ubs.experiment.engine import Engine, EngineError
+from lightning_ubs.experiment.engine import Engine
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.progress import watched
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.store import ResultsStore, StoreError
+from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
 Map = Callable[..., list[Any]]
 _PAUSE = 0.5
 _VAIN = 3
-
-
-class RunsFailed(RuntimeError):
-    """Some runs of a grid failed; the message says how many and why the last did."""
 
 
 @dataclass

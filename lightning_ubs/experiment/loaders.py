@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 from typing_extensions import override
 
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError
 
 _STAGES = ("train", "val", "test")
 

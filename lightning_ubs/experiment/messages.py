@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs.errors import LightningUBSError
 from lightning_ubs.experiment.config import unknown_key
 from lightning_ubs.experiment.overrides import quoted
 
@@ -22,6 +23,7 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
         arguments: what Hydra was given.
     """
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf.errors import OmegaConfBaseException
 
     if isinstance(error, MissingConfigException):
@@ -37,16 +39,9 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
         )
     if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
         return str(error)
-    if _is_ours(error):
+    if isinstance(error, LightningUBSError | MisconfigurationException):
         return " ".join(str(error).split())
     return None
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether an error was raised on purpose, with a sentence for the user: those of this package, and Lightning's."""
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-    return type(error).__module__.startswith("lightning_ubs.") or isinstance(error, MisconfigurationException)
 
 
 def _missing_choice(error: Any, arguments: Sequence[str]) -> str:

@@ -77,7 +77,7 @@ def _parsed(argument: str) -> Any:
 
 def _known_data(argument: str) -> str:
     from lightning_ubs.data import catalog
-    from lightning_ubs.data.types import DataError
+    from lightning_ubs.errors import DataError
 
     names = []
     for name in argument.removeprefix("data=").split(","):

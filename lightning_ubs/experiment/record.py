@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from lightning_ubs.errors import RecordError
+
 SCHEMA = 2
 """Version of what :meth:`RunRecord.to_json` writes; :meth:`RunRecord.from_json` reads this one and those before it."""
 
 Mode = Literal["max", "min"]
 Stage = Literal["test", "val"]
-
-
-class RecordError(ValueError):
-    """A text is not the record of a run, or of a schema that this version cannot read; the message says which."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from typing_extensions import override
 
 from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.errors import SelectionError
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError, SelectionError
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.selection._lightning import callbacks_of
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from lightning_ubs._utils.files import atomic_write, write_file
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import direction, logged_directions
 from lightning_ubs.experiment.planned import PlannedRun, versions
 from lightning_ubs.experiment.record import MetricValue, RunRecord

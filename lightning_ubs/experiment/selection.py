@@ -10,7 +10,8 @@ from typing import Any
 from lightning_ubs._utils.arguments import constructor_arguments
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
-from lightning_ubs.experiment.config import ConfigError, unknown_key
+from lightning_ubs.errors import ConfigError
+from lightning_ubs.experiment.config import unknown_key
 from lightning_ubs.methods import METHODS, find_method
 from lightning_ubs.strategies import Strategy
 

@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lightning_ubs._utils.files import atomic_write
-from lightning_ubs.experiment.record import RecordError, RunRecord, check_key
+from lightning_ubs.errors import RecordError, StoreError
+from lightning_ubs.experiment.record import RunRecord, check_key
 
 try:
     import fcntl
@@ -30,10 +31,6 @@ except ImportError:  # Windows has no fcntl; an append is one write there too, o
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
-
-
-class StoreError(RuntimeError):
-    """The results folder cannot be read or written; the message says why and what to do."""
 
 
 class ResultsStore:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.files import write_file
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
     GROUPS,
-    ConfigError,
     check_run,
     check_types,
     compose_train,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from lightning_ubs._utils.files import write_problem
+from lightning_ubs.errors import ConfigError, LightningUBSError
 from lightning_ubs.experiment.claims import Claim, Claims
-from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
@@ -104,7 +104,7 @@ def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
 def _sentence(error: Exception) -> str:
     """What an error says; its type is added where that is needed to understand it."""
     text = " ".join(str(error).split()) or type(error).__name__
-    known = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("lightning_ubs.")
+    known = isinstance(error, ValueError | OSError | LightningUBSError)
     return text if known else f"{type(error).__name__}: {text}"
 
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_ubs.functional.counting import Chunks, as_they_are, count_pairs
-from lightning_ubs.functional.ways_of_counting import PairCounts, Total
+from lightning_ubs.functional.pair_counts import Chunks, PairCounts, Total, as_they_are, count_pairs
 
 # A pass over all samples goes in blocks of about this many cells, which stay in a processor's cache, but of no fewer
 # rows than a matrix product needs to be fast.

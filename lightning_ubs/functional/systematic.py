@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs.functional.quick import search_ascending
+from lightning_ubs.functional.batches import search_ascending
 
 # Passes over all samples go in blocks of this many, which stay in a processor's cache.
 _BLOCK = 2**18

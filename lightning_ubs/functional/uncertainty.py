@@ -91,6 +91,41 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float, temperatu
     return binary_entropy(latest).mul_(1 - lambda1).add_(window_fluctuation(history, counts), alpha=lambda1)
 
 
+def prediction_spread(variance: Tensor, counts: Tensor) -> Tensor:
+    r"""Active Bias, Eq. (2): :math:`\sqrt{v+v^2/(|H|-1)}`, 0 for fewer than two predictions.
+
+    Args:
+        variance: v, (n, q), of all predictions of a sample for a label.
+        counts: \|H\|, (n,).
+
+    >>> prediction_spread(torch.tensor([[0.25]]), torch.tensor([2]))
+    tensor([[0.5590]])
+    """
+    counts = counts.reshape(-1, 1)
+    spread = (variance + variance.square() / (counts - 1).clamp(min=1)).sqrt()
+    return torch.where(counts > 1, spread, 0.0)
+
+
+def recency_entropy(history: Tensor, counts: Tensor) -> Tensor:
+    r"""Recency Bias, Eq. (3): entropy in bits of the recent yes/no predictions :math:`[p>1/2]`.
+
+    Args:
+        history: (n, T, q); only the last ``counts[i]`` of the T rows of sample i are valid.
+        counts: (n,) number of valid predictions, by which the frequency is divided.
+
+    >>> recency_entropy(torch.tensor([0.2, 0.8, 0.3, 0.7, 0.6]).reshape(1, 5, 1), torch.tensor([5]))
+    tensor([[0.9710]])
+    """
+    window = history.shape[1]
+    counts = counts.clamp(max=window)
+    valid = torch.arange(window, device=history.device).reshape(1, -1, 1) >= (window - counts).reshape(-1, 1, 1)
+    positive = ((history > 0.5) & valid).sum(1)
+    counts = counts.reshape(-1, 1)
+    # One yes in three is as uncertain as two; in floats 1 - 2/3 is not quite 1/3.
+    rarer = torch.minimum(positive, counts - positive)
+    return binary_entropy(rarer / counts.clamp(min=1))
+
+
 def _zero_where_not(keep: Tensor, values: Tensor) -> Tensor:
     """Set floats to 0 in place, whatever they hold, by their bits: a mask of one value per row is slow otherwise."""
     bits = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.itemsize])

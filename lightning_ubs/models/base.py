@@ -12,12 +12,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
+from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
 from typing_extensions import override
 
 from lightning_ubs.metrics import MacroAUC, multilabel_metrics
 
 _MANY_TIES = 0.05
+_LABEL_ROWS = 256
 _MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
@@ -147,6 +149,31 @@ class MultiLabelModule(L.LightningModule, ABC):
         steps = max(1, self.lr_warmup_epochs * math.ceil(batches / self.trainer.accumulate_grad_batches))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def training_labels(trainer: L.Trainer) -> Tensor | None:
+    """The labels (n, q) of the training set of a trainer that is about to fit; None for a stream.
+
+    They are ``train_labels`` of the datamodule, ``labels`` of the dataset, or else read once from its samples (x, y).
+    """
+    datamodule = getattr(trainer, "datamodule", None)
+    labels = getattr(datamodule, "train_labels", None)
+    if labels is not None:
+        return torch.as_tensor(labels)
+    dataset = getattr(datamodule, "train_dataset", None)
+    if dataset is None:
+        trainer.fit_loop.setup_data()
+        dataset = getattr(trainer.train_dataloader, "dataset", None)
+    shown = getattr(dataset, "labels", None)
+    if isinstance(shown, Tensor) and shown.ndim == 2:
+        return shown
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        return None
+    collate = getattr(trainer.train_dataloader, "collate_fn", None)
+    # A generator of its own: a loader draws a seed for its workers, and the global stream must not move.
+    loader = DataLoader(dataset, _LABEL_ROWS, collate_fn=collate, generator=torch.Generator())
+    labels = torch.cat([batch[1] for batch in loader])
+    return labels if labels.ndim == 2 else None
 
 
 class LabelHeads(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, leaky_relu
 from typing_extensions import override
 
-from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear
-from lightning_ubs.reading.dataset import training_labels
+from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear, training_labels
 
 _SLOPE = 0.1
 
@@ -181,7 +180,7 @@ class CLIF(MultiLabelModule):
         if not self._has_graph:
             raise RuntimeError(
                 "CLIF has no label graph: call model.set_label_graph(Y) with the training labels (n, q), or "
-                "fit on a datamodule with `train_labels` or a dataset with `labels`, `targets` or `tensors`."
+                "fit on a datamodule with `train_labels` or on a dataset of known length whose samples are (x, y)."
             )
 
 

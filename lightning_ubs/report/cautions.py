@@ -68,7 +68,8 @@ def _not_converged(results: Results) -> Iterator[str]:
 
 
 def _defective(results: Results) -> Iterator[str]:
-    from lightning_ubs.data import DataError, catalog
+    from lightning_ubs.data import catalog
+    from lightning_ubs.errors import DataError
 
     for data in results.datasets:
         try:

@@ -1,5 +1,3 @@
 """What the report refuses."""
 
-
-class ReportError(ValueError):
-    """The report cannot be made; the message says why and what to do."""
+from lightning_ubs.errors import ReportError as ReportError

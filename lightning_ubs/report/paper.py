@@ -112,7 +112,8 @@ def _plain(name: str) -> str:
 
 def _dataset(name: str) -> str:
     """The catalogue's name of a dataset, which the paper may call otherwise; else the name as it is."""
-    from lightning_ubs.data import DataError, catalog
+    from lightning_ubs.data import catalog
+    from lightning_ubs.errors import DataError
 
     try:
         return _plain(catalog.entry(name).name)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ubs.errors import StoreError
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.store import ResultsStore, StoreError
+from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, REFERENCE, find_method
 from lightning_ubs.report.errors import ReportError
 from lightning_ubs.report.method import Method, clean, distinct_methods, main_methods, ordered

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs.experiment.store import StoreError
+from lightning_ubs.errors import StoreError
 from lightning_ubs.report.results import Results, Run, Unit
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, fill_last_batch, repeats_in_rows, shuffled_pass
+from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.functional.quick import rows_with_repeats
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, epoch_generator
 from lightning_ubs.strategies import Strategy
 

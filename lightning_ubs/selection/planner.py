@@ -12,8 +12,7 @@ from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import effective_sample_size
-from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.functional.outlook import distinct_share
+from lightning_ubs.functional.drawing import Replacement, distinct_share
 from lightning_ubs.selection.buffer import LearningQueue, Predictions, Reading
 from lightning_ubs.selection.epochs import EpochDraws, drawable
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_ubs.state.rows import spare_row_zeros
-from lightning_ubs.state.shard import Shard
+from lightning_ubs.state.shard import Shard, spare_row_zeros
 
 
 class RunningMoments:

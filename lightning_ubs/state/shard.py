@@ -1,4 +1,4 @@
-"""Which samples' rows a process keeps, and how processes put them together."""
+"""Tensors with a row per sample: which rows a process keeps, and how processes put them together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,25 @@ from torch import Tensor
 
 from lightning_ubs._utils.distributed import all_gather, collect_on_rank_zero, sum_over_processes
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.state.rows import host_copy
+
+
+def host_copy(rows: Tensor) -> Tensor:
+    """The rows but for the spare one, copied to the CPU: a checkpoint may be written while training goes on."""
+    return rows[:-1].detach().to("cpu", copy=True)
+
+
+def spare_row_zeros(
+    num_samples: int, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Zeros with ``num_samples + 1`` rows of the given shape.
+
+    What must not be remembered (a repeated sample, a prediction that is not a number) is written to the last row,
+    which nobody reads. That needs no mask, so the device is never waited for.
+
+    >>> spare_row_zeros(3, 2).shape
+    torch.Size([4, 2])
+    """
+    return torch.zeros(num_samples + 1, *shape, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)

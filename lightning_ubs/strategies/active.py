@@ -12,7 +12,7 @@ from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import prediction_spread, proportional_probabilities
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import RunningMoments
 from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
 

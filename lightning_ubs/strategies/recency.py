@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from lightning_ubs.functional import recency_entropy
-from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.strategies.uncertainty import Correlation
 from lightning_ubs.strategies.window import WindowStrategy
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import label_uncertainty, window_fluctuation
-from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import spare_row_zeros
 from lightning_ubs.strategies.uncertainty import Correlation
 from lightning_ubs.strategies.window import WindowStrategy

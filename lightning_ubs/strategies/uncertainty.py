@@ -22,7 +22,7 @@ from lightning_ubs.functional import (
     selection_probabilities,
 )
 from lightning_ubs.functional.correlation import block_rows
-from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import PredictionHistory, RunningMoments
 from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
 

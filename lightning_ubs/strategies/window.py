@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import sample_cross_entropy, window_fluctuation
 from lightning_ubs.functional.correlation import block_rows
-from lightning_ubs.functional.selection import Quantizer
+from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import PredictionHistory
 from lightning_ubs.strategies.base import LabelRows
 from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import mutual_info_score
 
-from lightning_ubs.functional import correlation_of_chunks, counting, uncertainty_correlation, ways_of_counting
-from lightning_ubs.functional.ways_of_counting import Counts, ProductCounts, SparseCounts
+from lightning_ubs.functional import correlation_of_chunks, pair_counts, uncertainty_correlation
+from lightning_ubs.functional.pair_counts import Counts, ProductCounts, SparseCounts
 
 GOLDEN = torch.tensor([[0.05, 0.15], [0.55, 0.65], [0.45, 0.85], [0.95, 0.95]])
 
@@ -136,9 +136,9 @@ def test_every_way_of_counting_equals_the_reference_to_twelve_digits(
     memory: int, labels: int, share: float, way: type[Counts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = counted(monkeypatch)
-    monkeypatch.setattr(counting, "_BLOCK_LABELS", labels)
-    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
-    monkeypatch.setattr(ways_of_counting, "EXACT_HALF", 16)
+    monkeypatch.setattr(pair_counts, "_BLOCK_LABELS", labels)
+    monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(pair_counts, "EXACT_HALF", 16)
     uncertainty = skewed(150, 16, share)
     got = correlation_of_chunks(lambda: torch.split(uncertainty, 70), 150, 16, memory=memory)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy()), rtol=0, atol=1e-12)
@@ -163,7 +163,7 @@ def test_two_counts_in_one_number_do_not_mix_where_they_are_largest(bins: int) -
 @pytest.mark.parametrize("bins", [2, 9])
 def test_sparse_counting_leaves_out_another_bin_for_each_label(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used = counted(monkeypatch)
-    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 0)
     uncertainty = torch.cat([skewed(80, 2, 0.9, bin_, bin_) for bin_ in range(5)], dim=1)
     got = uncertainty_correlation(uncertainty, bins)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy(), bins), rtol=0, atol=1e-12)
@@ -177,7 +177,7 @@ def test_carrying_counts_over_changes_nothing(
 ) -> None:
     uncertainty = skewed(23, 3, share)
     whole = uncertainty_correlation(uncertainty)
-    monkeypatch.setattr(counting, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 0)
     monkeypatch.setattr(way, "rows", 4)
     monkeypatch.setattr(way, "most_rows", min(carried, way.most_rows.fget(None)))  # type: ignore[attr-defined]
     torch.testing.assert_close(uncertainty_correlation(uncertainty), whole, rtol=0, atol=1e-14)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_ubs.functional import counting
-from lightning_ubs.functional.counting import count_pairs
+from lightning_ubs.functional import pair_counts
+from lightning_ubs.functional.pair_counts import count_pairs
 
 
 class Passes:
@@ -58,9 +58,9 @@ def uniform(n: int, q: int) -> Tensor:
 @pytest.mark.parametrize("labels", [1, 2, 3])
 def test_passes_over_several_blocks_each_count_every_pair(labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = 48_000
-    monkeypatch.setattr(counting, "_BLOCK_LABELS", labels)
+    monkeypatch.setattr(pair_counts, "_BLOCK_LABELS", labels)
     passes = Passes(uniform(50, 16), 20)
-    blocks, panels = counting._panels(16, 4, memory // 8)
+    blocks, panels = pair_counts._panels(16, 4, memory // 8)
     assert len(panels) > 1
     assert all(len(panel) > 1 for panel in panels)
     assert [block for panel in panels for block in panel] == list(range(len(blocks)))
@@ -70,7 +70,7 @@ def test_passes_over_several_blocks_each_count_every_pair(labels: int, monkeypat
 @pytest.mark.parametrize("memory", [16_000, 40_000, 2**20])
 def test_the_counts_of_a_pass_fit_into_the_memory(memory: int) -> None:
     labels, k = 40, 4
-    blocks, panels = counting._panels(labels, k, memory)
+    blocks, panels = pair_counts._panels(labels, k, memory)
     cells = [k * k * (block.stop - block.start) * (labels - block.start) for block in blocks]
     for panel in panels:
         assert 4 * sum(cells[block] for block in panel) <= memory or len(panel) == 1
@@ -83,7 +83,7 @@ def test_the_counts_of_a_pass_fit_into_the_memory(memory: int) -> None:
 def test_bins_are_kept_for_further_passes_exactly_if_they_fit(bins: int, memory: int, n: int) -> None:
     q = memory // 2 // n
     fitting, larger = Passes(uniform(n, q), 64), Passes(uniform(n + 1, q), 64)
-    panels = counting._panels(q, bins - 1, memory // 8)[1]
+    panels = pair_counts._panels(q, bins - 1, memory // 8)[1]
     assert len(panels) > 1
     np.testing.assert_array_equal(counted(fitting, bins, memory), slow_counts(fitting, bins))
     assert fitting.count == 1
@@ -102,7 +102,7 @@ def test_more_samples_than_single_precision_can_count(monkeypatch: pytest.Monkey
     """2^24 + 1 is no float32; one sample after so many would be lost."""
     rows = 2**20
     chunk = torch.full((rows, 1), 0.9)
-    monkeypatch.setattr(counting, "_WORTH_MEASURING", 2**62)  # sparse counting would leave this one bin out
+    monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 2**62)  # sparse counting would leave this one bin out
     number = 2**24 + 1
     (pair,) = count_pairs(lambda: [*[chunk] * 16, chunk[:1]], number, 1, 2, 2**28)
     assert int(pair.joint) == int(pair.row_margin) == number

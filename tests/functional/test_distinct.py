@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lightning_ubs.functional import distinct, draw_epoch, draw_plan, repeats_in_rows
-from lightning_ubs.functional.distinct import DistinctBatches
+from lightning_ubs.functional import batches as functions
+from lightning_ubs.functional import draw_epoch, draw_plan, repeats_in_rows
+from lightning_ubs.functional.batches import DistinctBatches
 
 SKEWED = [0.1, 0.15, 0.2, 0.25, 0.3]
 ONE_HEAVY = [0.02, 0.9, 0.02, 0.03, 0.03]
@@ -31,7 +32,7 @@ mixes = pytest.mark.parametrize("collisions", [100.0, 0.8, 0.5, 0.0])
 def test_batches_are_distributed_as_sequential_draws_without_replacement(
     collisions: float, probs: list[float], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distinct, "_COLLISIONS", collisions)
+    monkeypatch.setattr(functions, "_COLLISIONS", collisions)
     drawn = draw_plan(torch.tensor(probs, dtype=torch.float64), size, 20_000, seeded(size), "batch")
     assert_distributed_as(rows_of(drawn), reference.ordered_draws(probs, size))
 
@@ -39,7 +40,7 @@ def test_batches_are_distributed_as_sequential_draws_without_replacement(
 def test_the_mixes_above_race_none_some_and_all_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     raced = set()
     for collisions, probs in itertools.product([100.0, 0.8, 0.5, 0.0], [SKEWED, ONE_HEAVY, HALVING, FLAT]):
-        monkeypatch.setattr(distinct, "_COLLISIONS", collisions)
+        monkeypatch.setattr(functions, "_COLLISIONS", collisions)
         raced.add(DistinctBatches(torch.tensor(probs, dtype=torch.float64), 2).heavy.numel())
     assert {0, 1, 4} <= raced
 
@@ -48,7 +49,7 @@ def test_the_mixes_above_race_none_some_and_all_that_are_allowed(monkeypatch: py
 def test_batches_that_need_many_more_arrivals_are_distributed_alike(
     collisions: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distinct, "_COLLISIONS", collisions)
+    monkeypatch.setattr(functions, "_COLLISIONS", collisions)
     batches = DistinctBatches(torch.tensor(ONE_HEAVY, dtype=torch.float64), 3)
     batches.width = 3
     assert_distributed_as(rows_of(batches(20_000, seeded(8))), reference.ordered_draws(ONE_HEAVY, 3))
@@ -75,7 +76,7 @@ def test_the_last_of_a_batch_follows_its_exact_chances() -> None:
 
 @mixes
 def test_batches_are_independent_of_each_other(collisions: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "_COLLISIONS", collisions)
+    monkeypatch.setattr(functions, "_COLLISIONS", collisions)
     drawn = draw_plan(torch.tensor(SKEWED), 2, 40_000, seeded(5), "batch").sort(1).values
     sets = {pair: k for k, pair in enumerate(itertools.combinations(range(5), 2))}
     kinds = np.array([sets[tuple(row)] for row in drawn.tolist()])
@@ -115,7 +116,7 @@ def test_work_stays_in_bounds_where_batches_are_large_beside_the_set(size: int) 
 
 
 def test_memory_of_a_step_does_not_grow_with_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "_BLOCK_CELLS", 100)
+    monkeypatch.setattr(functions, "_BLOCK_CELLS", 100)
     batches = DistinctBatches(torch.tensor(ONE_HEAVY, dtype=torch.float64), 2)
     sizes: list[int] = []
     block = batches._block

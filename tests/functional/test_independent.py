@@ -8,15 +8,15 @@ import pytest
 import torch
 from chance import assert_distributed_as, rows_of, seeded
 
-from lightning_ubs.functional import independent
-from lightning_ubs.functional.independent import IndependentDraws
+from lightning_ubs.functional import batches
+from lightning_ubs.functional.batches import IndependentDraws
 
 PROBS = [0.1, 0.0, 0.2, 0.7, 0.0]
 
 
 @pytest.mark.parametrize("block", [2**20, 7])
 def test_neighbouring_draws_follow_the_probabilities_independently(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(independent, "_BLOCK", block)
+    monkeypatch.setattr(batches, "_DRAWS", block)
     drawn = IndependentDraws(torch.tensor(PROBS, dtype=torch.float64))(30_000, seeded())
     triples = {ids: PROBS[ids[0]] * PROBS[ids[1]] * PROBS[ids[2]] for ids in itertools.product(range(5), repeat=3)}
     assert_distributed_as(rows_of(drawn.view(-1, 3)), triples)
@@ -37,5 +37,5 @@ def test_no_draws_at_all_are_an_empty_tensor() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 25])
 def test_blocks_together_make_exactly_as_many_draws(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(independent, "_BLOCK", 10)
+    monkeypatch.setattr(batches, "_DRAWS", 10)
     assert IndependentDraws(torch.ones(4))(count, torch.Generator().manual_seed(0)).shape == (count,)

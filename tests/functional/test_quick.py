@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_ubs.functional import draw_epoch
-from lightning_ubs.functional.quick import rows_with_repeats, search_ascending
+from lightning_ubs.functional.batches import rows_with_repeats, search_ascending
 
 ascending = st.lists(st.integers(0, 9), min_size=1, max_size=30).map(lambda found: torch.tensor(sorted(found)) / 4)
 

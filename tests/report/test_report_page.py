@@ -400,6 +400,6 @@ def test_the_report_reads_records_and_knows_nothing_of_how_they_are_made() -> No
                 parts = str(node.module).removeprefix("lightning_ubs.").split(".")
                 used.add(".".join(parts[:2]) if parts[0] == "experiment" else parts[0])
     assert used <= {
-        *("_extras", "_files", "data", "known_metrics", "methods", "plots", "report"),
+        *("_utils", "data", "inspection", "known_metrics", "methods", "report"),
         *("experiment.record", "experiment.store"),
     }

@@ -17,7 +17,8 @@ from lightning_ubs.data.readers.parquet import read_parquet
 from lightning_ubs.data.readers.rda import read_rda
 from lightning_ubs.data.readers.stream import require_file
 from lightning_ubs.data.readers.svmlight import read_svmlight
-from lightning_ubs.data.types import DataError, MultiLabelData, checked
+from lightning_ubs.data.types import MultiLabelData, checked
+from lightning_ubs.errors import DataError
 
 __all__ = ["LabelSpec", "read_dataset"]
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.stream import text_lines
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels
+from lightning_ubs.data.types import MultiLabelData, binary_labels
+from lightning_ubs.errors import DataError
 
 _VALUE = r"""(?:'((?:[^'\\]|\\.)*+)'|"((?:[^"\\]|\\.)*+)"|([^,'"]*+))\s*+(,|\Z)"""
 _DENSE_VALUE = re.compile(r"\s*+" + _VALUE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 MAX_BYTES = 4 * 2**30
 """What a file may unpack to, and what its arrays may fill, unless the user says more."""

@@ -11,7 +11,7 @@ from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.data.readers.formats import bare_name
 from lightning_ubs.data.readers.stream import require_file
 from lightning_ubs.data.readers.xml import read_label_names
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 LabelSpec: TypeAlias = str | Path | int | Sequence[str] | None
 

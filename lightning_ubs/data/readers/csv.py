@@ -12,7 +12,8 @@ import numpy as np
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.stream import text_lines
 from lightning_ubs.data.readers.table import check_names, split_table
-from lightning_ubs.data.types import DataError, MultiLabelData
+from lightning_ubs.data.types import MultiLabelData
+from lightning_ubs.errors import DataError
 
 _WORDS = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 _MISSING = ("", "?", "na", "n/a", "nan", "null", "none")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightning_ubs.data.readers.stream import first_bytes
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 Format = Literal["arff", "csv", "mat", "npz", "parquet", "rda", "svmlight"]
 TEXT: tuple[Format, ...] = ("arff", "csv", "svmlight")

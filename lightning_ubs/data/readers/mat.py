@@ -10,7 +10,8 @@ import numpy as np
 from lightning_ubs.data.readers.budget import NAME, Budget
 from lightning_ubs.data.readers.mat5 import read_matrices
 from lightning_ubs.data.readers.stream import open_decompressed
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels, is_sparse, numbered
+from lightning_ubs.data.types import MultiLabelData, binary_labels, is_sparse, numbered
+from lightning_ubs.errors import DataError
 
 
 def read_mat(path: Path, budget: Budget) -> MultiLabelData:

@@ -19,7 +19,8 @@ from lightning_ubs._utils.extras import optional_import
 from lightning_ubs._utils.files import atomic_write
 from lightning_ubs.data.readers.budget import NAME, Budget
 from lightning_ubs.data.readers.stream import CHUNK
-from lightning_ubs.data.types import DataError, Features, MultiLabelData, binary_labels, checked, is_sparse, numbered
+from lightning_ubs.data.types import Features, MultiLabelData, binary_labels, checked, is_sparse, numbered
+from lightning_ubs.errors import DataError
 
 _SPARSE_PARTS = ("X_data", "X_indices", "X_indptr", "X_shape")
 MEMBERS = ("X", *_SPARSE_PARTS, "Y", "label_names", "feature_names")

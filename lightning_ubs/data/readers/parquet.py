@@ -11,7 +11,8 @@ import numpy as np
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.table import check_names, split_table
-from lightning_ubs.data.types import DataError, MultiLabelData
+from lightning_ubs.data.types import MultiLabelData
+from lightning_ubs.errors import DataError
 
 _ROWS = 65_536
 

@@ -11,7 +11,8 @@ from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.data.readers.rdx import Numbers, RValue, read_variables
 from lightning_ubs.data.readers.stream import open_decompressed
-from lightning_ubs.data.types import DataError, Features, MultiLabelData, binary_labels
+from lightning_ubs.data.types import Features, MultiLabelData, binary_labels
+from lightning_ubs.errors import DataError
 
 SPARSE_BELOW = 0.3
 """R does not tell sparse from dense; a dataset with a smaller share of non-zero features becomes a CSR matrix."""

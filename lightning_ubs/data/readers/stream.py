@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightning_ubs.data.readers.budget import Budget
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import numpy as np
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import NAME, OBJECT, Budget
 from lightning_ubs.data.readers.stream import open_decompressed
-from lightning_ubs.data.types import DataError, MultiLabelData, numbered
+from lightning_ubs.data.types import MultiLabelData, numbered
+from lightning_ubs.errors import DataError
 
 
 class _Lines:

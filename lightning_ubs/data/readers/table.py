@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_ubs.data.readers.budget import Budget
-from lightning_ubs.data.types import DataError, MultiLabelData, binary_labels
+from lightning_ubs.data.types import MultiLabelData, binary_labels
+from lightning_ubs.errors import DataError
 
 
 def check_names(names: Sequence[str], source: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.parsers import expat
 
-from lightning_ubs.data.types import DataError
+from lightning_ubs.errors import DataError
 
 
 def read_label_names(path: Path) -> list[str]:

@@ -1,19 +1,55 @@
-"""Batches of distinct samples, each as if drawn one after the other without replacement."""
+"""Drawing from P with repeats, and batches of distinct samples, each as if drawn one after the other."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs.functional.independent import IndependentDraws
-from lightning_ubs.functional.quick import rows_with_repeats
-
+# Draws are made in blocks of this many, whose random order fits into a processor's cache.
+_DRAWS = 2**21
 # Batches are made in blocks of about this many cells, so that memory does not grow with the epoch.
 _BLOCK_CELLS = 2**21
 # Light samples may collide in a batch about this often per draw; heavier ones are raced instead.
 _COLLISIONS = 0.25
+
+
+class IndependentDraws:
+    """Draws ids with replacement by inverting the float64 cumulative sum of P.
+
+    Looking up random numbers in a long table misses the cache every time. So the numbers are made in ascending order
+    (sums of exponential gaps, divided by the last, are sorted uniform numbers), looked up in one sweep, and
+    shuffled. Sorted draws in random order are independent draws.
+
+    Args:
+        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalised.
+
+    >>> IndependentDraws(torch.tensor([0.0, 1.0]))(3, torch.Generator().manual_seed(0))
+    tensor([1, 1, 1])
+    """
+
+    def __init__(self, probabilities: Tensor) -> None:
+        self._cdf = probabilities.cumsum(0)
+        self.total = self._cdf[-1]
+        # Rounding may push a number onto the total itself: the last sample with a positive probability takes it.
+        self._last = torch.searchsorted(self._cdf, self.total)
+
+    def __call__(self, count: int, generator: Generator) -> Tensor:
+        """``count`` ids, (count,) int64."""
+        ids = torch.empty(count, dtype=torch.int64, device=self._cdf.device)
+        for block in torch.split(ids, _DRAWS):
+            self._fill(block, generator)
+        return ids
+
+    def _fill(self, ids: Tensor, generator: Generator) -> None:
+        count, device = len(ids), ids.device
+        gaps = torch.empty(count + 1, dtype=torch.float64, device=device).exponential_(generator=generator)
+        ascending = gaps.cumsum(0)
+        found = search_ascending(self._cdf, ascending[:-1] * (self.total / ascending[-1]))
+        shuffle = torch.randperm(count, generator=generator, device=device)
+        torch.index_select(torch.minimum(found, self._last), 0, shuffle, out=ids)
 
 
 class DistinctBatches:
@@ -156,3 +192,27 @@ def _heavy_samples(probabilities: Tensor, size: int) -> tuple[Tensor, float]:
     rare[-1] = True
     count = int(rare.int().argmax())
     return ids[:count], float(collisions[count])
+
+
+def search_ascending(table: Tensor, ascending: Tensor) -> Tensor:
+    """For each number, how many entries of ``table`` are not above it; both ascend.
+
+    >>> search_ascending(torch.tensor([0.1, 0.5, 1.0]), torch.tensor([0.0, 0.5, 0.7])).tolist()
+    [0, 2, 2]
+    """
+    if table.device.type != "cpu" or torch.get_num_threads() > 1:  # PyTorch shares the numbers among threads
+        return torch.searchsorted(table, ascending, right=True)
+    return torch.from_numpy(np.searchsorted(table.numpy(), ascending.numpy(), side="right"))
+
+
+def rows_with_repeats(ids: Tensor) -> Tensor:
+    """The rows in which an id stands more than once.
+
+    >>> rows_with_repeats(torch.tensor([[4, 7, 4], [1, 2, 3]])).tolist()
+    [0]
+    """
+    if ids.device.type != "cpu":
+        ordered = ids.sort(dim=1).values
+        return (ordered[:, 1:] == ordered[:, :-1]).any(1).nonzero().squeeze(1)
+    numbers = np.sort(ids.numpy(), axis=1)
+    return torch.from_numpy(np.flatnonzero((numbers[:, 1:] == numbers[:, :-1]).any(1)))
