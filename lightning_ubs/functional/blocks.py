@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -225,7 +226,7 @@ def _pieces(bounds: Integers) -> list[Integers]:
     """The bounds, cut so that a piece spans a handful of blocks or about ``_PIECE`` samples."""
     cuts = np.searchsorted(bounds, np.arange(0, bounds[-1], _PIECE), side="right") - 1
     cuts = np.unique(np.append(cuts, len(bounds) - 1))
-    return [bounds[first : last + 1] for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [bounds[first : last + 1] for first, last in pairwise(cuts)]
 
 
 def _block_sums(values: Floats, bounds: Integers) -> Floats:
