@@ -32,6 +32,7 @@ from lightning_ubs import (
     compare,
 )
 from lightning_ubs.models import build_model
+from lightning_ubs.strategies import TrainingSet
 
 Callbacks = Callable[[], Sequence[L.Callback]]
 BATCH = 128
@@ -261,7 +262,7 @@ def _batches(labels: int, count: int) -> list[tuple[Tensor, Tensor]]:
 
 def _updates(labels: int, count: int) -> Callable[[], None]:
     strategy, batches = UBS(), _batches(labels, count)
-    strategy.reset(10_000)
+    strategy.reset(TrainingSet(10_000))
 
     def work() -> None:
         for ids, predictions in batches:

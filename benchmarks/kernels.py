@@ -16,6 +16,7 @@ from lightning_ubs import UBS
 from lightning_ubs.functional import draw_epoch, uncertainty_correlation
 from lightning_ubs.selection.plan import epoch_generator
 from lightning_ubs.state import PredictionHistory
+from lightning_ubs.strategies import TrainingSet
 
 BATCH = 128
 
@@ -150,7 +151,7 @@ def _draw(probs: Tensor, replacement: str) -> Work:
 
 def _trained(n: int, q: int, dtype: torch.dtype = torch.float32, window: int = 5) -> UBS:
     strategy = UBS(window=window)
-    strategy.reset(n, history_dtype=dtype)
+    strategy.reset(TrainingSet(n, history_dtype=dtype))
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         for ids in torch.split(torch.randperm(n, generator=generator), 100_000):

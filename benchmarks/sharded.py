@@ -32,7 +32,7 @@ from lightning_ubs._utils.distributed import broadcast_from_rank_zero, gather_ro
 from lightning_ubs.functional import draw_epoch, selection_probabilities
 from lightning_ubs.selection.plan import epoch_generator
 from lightning_ubs.state import Shard
-from lightning_ubs.strategies import uncertainty
+from lightning_ubs.strategies import TrainingSet, uncertainty
 
 BATCH = 128  # per process
 
@@ -100,7 +100,7 @@ def measured_here(rank: int, world: int, options: argparse.Namespace, port: int,
     dist.init_process_group("gloo", rank=rank, world_size=world)
     n, q = options.samples, options.labels
     strategy = UBS(window=options.window)
-    strategy.reset(n, history_dtype=getattr(torch, options.dtype))
+    strategy.reset(TrainingSet(n, history_dtype=getattr(torch, options.dtype)))
     strategy.shard = Shard(n, rank, world)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from lightning_ubs import BatchSelection, Strategy
+from lightning_ubs import BatchSelection, Strategy, TrainingSet
 from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.functional import proportional_probabilities
 from lightning_ubs.models import MLP
@@ -26,16 +26,16 @@ QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "
 class LossBias(Strategy):
     """Draws a sample in proportion to the running mean of its loss (plus the mean over all, so that none is lost)."""
 
-    needs_targets = True
+    needs = frozenset({"predictions", "targets"})
 
-    def reset(self, num_samples: int, labels: Tensor | None = None, features: Tensor | None = None) -> None:
+    def reset(self, data: TrainingSet) -> None:
         """Start without any loss; one spare row takes what must not be remembered."""
-        super().reset(num_samples)
-        self.loss = spare_row_zeros(num_samples)
+        super().reset(data)
+        self.loss = spare_row_zeros(data.num_samples)
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         """Runs after every step with what the model predicted; must not wait for the device."""
-        assert targets is not None  # because needs_targets
+        assert targets is not None  # because needs has them
         self.loss = self.loss.to(ids.device)
         loss = binary_cross_entropy(probs, targets, reduction="none").mean(1)
         self.loss[ids] = 0.5 * self.loss[ids] + 0.5 * loss
@@ -45,11 +45,11 @@ class LossBias(Strategy):
         return proportional_probabilities(self.loss[:-1])
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, so that a resumed run goes on exactly."""
+        """What a checkpoint needs, so that a resumed run continues exactly."""
         return {"loss": host_copy(self.loss)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.loss[:-1] = state["loss"]
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Random,
         RecencyBias,
         Strategy,
+        TrainingSet,
         UncertaintyStrategy,
     )
 
@@ -51,6 +52,7 @@ __all__ = [
     "SelectionImages",
     "SelectionSampler",
     "Strategy",
+    "TrainingSet",
     "UncertaintyStrategy",
     "__version__",
     "compare",

@@ -21,8 +21,16 @@ from lightning_ubs.inspection.views import SelectionViews
 from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
-from lightning_ubs.selection.memory import Memory, chosen_dtype, chosen_memory
-from lightning_ubs.selection.options import Unbiased, chosen_replacement, chosen_size, chosen_unbiased
+from lightning_ubs.selection.options import (
+    Memory,
+    Unbiased,
+    chosen_dtype,
+    chosen_end,
+    chosen_memory,
+    chosen_replacement,
+    chosen_size,
+    chosen_unbiased,
+)
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
 from lightning_ubs.selection.session import FitSession
@@ -95,7 +103,7 @@ class BatchSelection(SelectionViews, Callback):
         features: Any = None,
         replacement: Replacement | None = None,
         start_epoch: int | None = None,
-        end_epoch: int | None = None,
+        end_epoch: int | float | None = None,
         history_dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         log_metrics: bool = True,
@@ -124,11 +132,9 @@ class BatchSelection(SelectionViews, Callback):
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
-        self.start_epoch = warmup_epochs if start_epoch is None else start_epoch
-        self.end_epoch = end_epoch
+        self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
-        if end_epoch is not None:
-            check_range("end_epoch", end_epoch, self.start_epoch, whole=True)
+        self.end_epoch = chosen_end(end_epoch, self.start_epoch)
         self._start_epoch = start_epoch
         self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
@@ -144,7 +150,7 @@ class BatchSelection(SelectionViews, Callback):
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
-        if refresh is not None and not strategy.needs_predictions:
+        if refresh is not None and "predictions" not in strategy.needs:
             raise ValueError(
                 f"refresh={refresh!r} is of no use to {strategy!r}, which reads no predictions; leave it out."
             )
@@ -152,7 +158,7 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, self.strategy.needs_targets)
+        observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
         self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
@@ -172,8 +178,8 @@ class BatchSelection(SelectionViews, Callback):
         self._only_evaluates = stage != "fit"
         if self._only_evaluates:
             return
-        scheduled = self.strategy.decays or self.unbiased == "annealed"
-        check_trainer(trainer, needs_last_epoch=scheduled and self.end_epoch is None)
+        scheduled = self.end_epoch is None and (self.strategy.decays or self.unbiased == "annealed")
+        check_trainer(trainer, needs_last_epoch=scheduled or isinstance(self.end_epoch, float))
         self._check_others(trainer)
         self._fit = FitSession(
             self,

@@ -17,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from tiny_training import fit
 
 from lightning_ubs import BatchSelection
+from lightning_ubs.strategies import TrainingSet
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Run = Callable[..., str]
@@ -77,7 +78,7 @@ def test_the_custom_strategy_survives_a_checkpoint() -> None:
     module, watch, _ = fit(selection)
     assert module.ids() == watch.plans
     other = kind()
-    other.reset(selection.strategy.num_samples)
+    other.reset(TrainingSet(selection.strategy.num_samples))
     other.load_state_dict(selection.strategy.state_dict())
     assert torch.equal(other.probabilities(1.0), selection.strategy.probabilities(1.0))
     assert other.probabilities(1.0).sum().item() == pytest.approx(1)

@@ -5,20 +5,25 @@ Only for `experiment=notebooks`, which asks how much of the paper's gain comes f
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+import torch
 from torch import Tensor
 
-from lightning_ubs.strategies import UBS, Random
+from lightning_ubs.strategies import UBS, EpochRequest, Random, Strategy
 
 
-class NotebookRandom(Random):
+class _FileOrder(Strategy):
+    """Plain epochs come in the order of the dataset."""
+
+    def plain_epoch(self, request: EpochRequest) -> Tensor:
+        """The next samples of the file."""
+        return (request.first + torch.arange(request.count)) % request.num_samples
+
+
+class NotebookRandom(_FileOrder, Random):
     """The notebooks' baseline: every epoch in the order of the file."""
 
-    in_file_order: ClassVar[bool] = True
 
-
-class NotebookUBS(UBS):
+class NotebookUBS(_FileOrder, UBS):
     """The notebooks' UBS.
 
     Its label correlation is overwritten with ones, which switches it off; uncertainties are replaced by the centres of
@@ -28,8 +33,6 @@ class NotebookUBS(UBS):
     Args:
         s0: selection pressure in the last epoch.
     """
-
-    in_file_order: ClassVar[bool] = True
 
     def __init__(self, s0: float = 8.0) -> None:
         super().__init__(s0=s0, correlation=None, quantizer="ceil")

@@ -9,7 +9,7 @@ import torch
 
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import effective_sample_size, expected_distinct
+from lightning_ubs.functional import effective_sample_size
 from lightning_ubs.inspection import pictures as plots
 from lightning_ubs.selection.options import samples_per_epoch
 from lightning_ubs.selection.plan import BatchLayout
@@ -52,26 +52,24 @@ def epoch_outlooks(
             f"weights have shape {list(supposed.shape)} or values outside [0, 1]; pass {n} weights in [0, 1], such as "
             "the selection.weights of an earlier training."
         )
-    strategy = selection.strategy.supposing(supposed.cpu())
-    start, end = selection.start_epoch, selection.end_epoch
+    strategy = selection.strategy.with_weights(supposed.cpu())
     selector = Selector(strategy, selection.seed, selection.replacement, fill_last=selection.fill_last)
-    selector.schedule = Schedule(start, strategy.default_end(start, max_epochs) if end is None else end)
+    selector.schedule = Schedule.of(strategy, selection.start_epoch, selection.end_epoch, max_epochs)
     layout = BatchLayout(n, min(batch_size, n), epoch_samples=samples_per_epoch(selection.epoch_size, n))
+    selector.lay_out(layout)
     found = []
     for epoch in range(max_epochs):
         if not selector.selects(epoch):
             found.append(EpochOutlook(epoch, False, 1.0, float(n), layout.num_draws / n))
             continue
-        pressure = strategy.pressure_at(epoch, start, selector.schedule.end)
+        pressure = strategy.pressure_at(epoch, selector.schedule.start, selector.schedule.end)
         probabilities = strategy.probabilities(pressure)
         if probabilities.shape != (n,):
             raise SelectionError(
                 f"{strategy!r} cannot tell P from weights alone, so its epochs cannot be foreseen; let its "
-                "probabilities() follow from self.measured.weights, or override supposing()."
+                "probabilities() follow from self.measured.weights, or override with_weights()."
             )
-        draws = layout.full_draws if selection.fill_last or strategy.fill_last else layout.num_draws
-        replacement = "none" if strategy.draws_each_once else selection.replacement
-        distinct = expected_distinct(probabilities, layout.global_batch_size, draws, replacement) / n
+        distinct = strategy.expected_distinct(probabilities, selector.request(epoch)) / n
         found.append(EpochOutlook(epoch, True, pressure, effective_sample_size(probabilities), distinct))
     return found
 

@@ -29,7 +29,7 @@ class SelectionViews:
     seed: int
     replacement: Replacement
     start_epoch: int
-    end_epoch: int | None
+    end_epoch: int | float | None
     epoch_size: float | int | None
     fill_last: bool
     refresh: EvaluationPass | None

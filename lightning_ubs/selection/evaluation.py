@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from lightning_ubs._utils.arguments import call_repr
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.selection.plan import EpochPlan, epoch_generator
+from lightning_ubs.functional.drawing import epoch_generator
+from lightning_ubs.selection.plan import EpochPlan
 
 Predict = Callable[[LightningModule, Any], Any]
 

@@ -1,19 +1,28 @@
-"""How selected epochs are drawn and weighed: what the user says, or else what the strategy brings."""
+"""What the arguments of the callback mean: what the user says, or else what the strategy brings."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Literal
+
+import torch
 
 from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.strategies import Strategy
+from lightning_ubs.selection.plan import BatchLayout
+from lightning_ubs.state import Shard
+from lightning_ubs.strategies import Strategy, TrainingSet
 
+Memory = Literal["replicated", "sharded"]
 Unbiased = bool | Literal["annealed"]
 
 # Ways of drawing in which sample i comes mP_i times on average.
 _EXACT = ("systematic", "full")
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+}
 
 
 def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replacement:
@@ -66,3 +75,67 @@ def samples_per_epoch(size: float | int | None, num_samples: int) -> int | None:
             "in (0, 1]."
         )
     return max(1, round(size * num_samples)) if isinstance(size, float) else size
+
+
+def chosen_dtype(value: str | torch.dtype | None) -> torch.dtype:
+    """How predictions are kept, in the user's words."""
+    name = str(value or "float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ValueError(f"history_dtype={value!r} is unknown; use one of {sorted(_DTYPES)}.")
+    return _DTYPES[name]
+
+
+def chosen_memory(memory: Memory, strategy: Strategy) -> Memory:
+    """The user's word, which must be one that the strategy can follow."""
+    check_choice("memory", memory, ("replicated", "sharded"))
+    if memory == "sharded" and not strategy.keeps_shard:
+        raise ValueError(
+            f"memory='sharded' is not possible with {type(strategy).__name__}, which keeps all that it remembers on "
+            "every process; let it keep only the rows of self.shard and set keeps_shard = True, or leave memory out."
+        )
+    return memory
+
+
+def shard_of(memory: Memory, layout: BatchLayout, device: torch.device) -> Shard:
+    """The samples whose rows this process keeps; ``device`` is where processes talk."""
+    if memory == "replicated":
+        return Shard(layout.num_samples)
+    return Shard(layout.num_samples, layout.rank, layout.world_size, device)
+
+
+def check_shard(strategy: Strategy, shard: Shard) -> None:
+    """Refuse to go on with rows that were divided otherwise in the fit before."""
+    if strategy.shard != shard:
+        raise SelectionError(
+            f"the fit before kept the samples of {strategy.shard.ids} on this process, this one keeps {shard.ids}, so "
+            "rows would be missing; go on from a checkpoint, which has all of them."
+        )
+
+
+def prepare_strategy(strategy: Strategy, data: TrainingSet) -> None:
+    """Prepare the strategy for a training set; an error of its own reaches the user as it is.
+
+    Raises:
+        SelectionError: Its ``reset`` takes the samples one by one, as in release 0.1.0.
+    """
+    if "num_samples" in inspect.signature(strategy.reset).parameters:
+        name = type(strategy).__name__
+        raise SelectionError(
+            f"{name}.reset takes num_samples, but it is called with one TrainingSet; write reset(self, data), call "
+            "super().reset(data), and read data.num_samples, data.labels and data.features."
+        )
+    strategy.reset(data)
+
+
+def chosen_end(end_epoch: int | float | None, start_epoch: int) -> int | float | None:
+    """The end of the schedule: an epoch, or (a float up to 1) a share of all epochs.
+
+    >>> chosen_end(0.5, 5), chosen_end(7, 5)
+    (0.5, 7)
+    """
+    if end_epoch is None or (isinstance(end_epoch, float) and 0 < end_epoch <= 1):
+        return end_epoch
+    if isinstance(end_epoch, float) and end_epoch < 1:
+        raise ValueError(f"end_epoch={end_epoch!r} is out of range; use an epoch, or a share of all epochs in (0, 1].")
+    check_range("end_epoch", end_epoch, start_epoch, whole=True)
+    return int(end_epoch)

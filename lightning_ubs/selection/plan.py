@@ -6,21 +6,12 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-
-def epoch_generator(seed: int, epoch: int) -> Generator:
-    """A fresh CPU generator that depends on nothing but (seed, epoch).
-
-    >>> torch.equal(*(torch.randperm(9, generator=epoch_generator(0, 3)) for _ in range(2)))
-    True
-    """
-    key = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
-    return Generator().manual_seed(key >> 1)
+from lightning_ubs.functional.drawing import epoch_generator
 
 
 @dataclass(frozen=True)

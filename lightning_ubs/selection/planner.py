@@ -10,39 +10,68 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_ubs._utils.arguments import constructor_arguments
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import effective_sample_size
+from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
+from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
 from lightning_ubs.selection.buffer import LearningQueue, Predictions, Reading
-from lightning_ubs.selection.epochs import EpochDraws, drawable
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
-from lightning_ubs.selection.saved_state import STATE_VERSION, check_state, plain_arguments
 from lightning_ubs.state import DrawCounts
-from lightning_ubs.strategies import Strategy
+from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
 
+STATE_VERSION = 1
 Share = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The first selected epoch, and the epoch from which the pressure is 1; both counted as the Trainer counts."""
+    """Which epochs are selected, counted as the Trainer counts.
+
+    Attributes:
+        start: The first selected epoch.
+        end: The epoch from which the pressure is 1.
+        plain_from: The epoch from which epochs are plain again; None for never.
+    """
 
     start: int
     end: int
+    plain_from: int | None = None
+
+    @classmethod
+    def of(cls, strategy: Strategy, start: int, end: int | float | None, num_epochs: int) -> Schedule:
+        """The schedule of a training of ``num_epochs`` epochs that ends in ``end``, an epoch or a share of them.
+
+        >>> from lightning_ubs import UBS, InfoBatch
+        >>> Schedule.of(UBS(), 5, None, 20), Schedule.of(InfoBatch(), 5, 0.5, 20)
+        (Schedule(start=5, end=19, plain_from=None), Schedule(start=5, end=10, plain_from=10))
+        """
+        if end is None:
+            last = strategy.default_end(start, num_epochs)
+        else:
+            last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
+        return cls(start, last, strategy.plain_from(last, end is not None))
+
+    def selects(self, epoch: int, strategy: Strategy) -> bool:
+        """Whether an epoch is selected rather than a shuffled pass."""
+        if self.plain_from is not None and epoch >= self.plain_from:
+            return False
+        return epoch >= self.start or not strategy.warms_up
 
 
 class Selector:
     """Makes each epoch's plan, and gives the strategy what the model predicted for it.
 
-    It has no clock: epoch and batch are always the Trainer's. A plan follows from (strategy state, P, seed, epoch,
-    layout), so asking twice gives the same one, whichever hook asks first.
+    At the start of an epoch (:meth:`prepare`): measure, probabilities, draw, :class:`EpochPlan`. It has no clock: epoch
+    and batch are always the Trainer's. A plan follows from (strategy state, P, seed, epoch, layout), so asking twice
+    gives the same one, whichever hook asks first.
 
     Args:
-        strategy: what decides the probabilities.
-        seed: of every draw.
-        replacement: how samples are drawn.
-        fill_last: fill a short last batch of selected epochs.
-        compact: save only what keeps a resume valid, not what makes it exact.
+        strategy: What decides the probabilities.
+        seed: Seed for all sampling; a checkpoint's wins.
+        replacement: How samples are drawn.
+        fill_last: Fill a short last batch of selected epochs.
+        compact: Save only what keeps a resume valid, not what makes it exact.
     """
 
     def __init__(
@@ -54,16 +83,14 @@ class Selector:
         fill_last: bool = False,
         compact: bool = False,
     ) -> None:
+        check_replacement(replacement)
         self.strategy = strategy
+        self.seed = seed
+        self.replacement = replacement
+        self.fill_last = fill_last
         self.compact = compact
-        self._epochs = EpochDraws(seed, replacement, fill_last)
         self._queue = LearningQueue(self.learn)
         self.forget()
-
-    @property
-    def seed(self) -> int:
-        """Of every draw; a checkpoint's wins."""
-        return self._epochs.seed
 
     def forget(self) -> None:
         """Start from scratch, as if nothing had been trained."""
@@ -96,34 +123,76 @@ class Selector:
         self.plan = None
 
     def prepare(self, epoch: int, share: Share) -> EpochPlan:
-        """Make the plan of ``epoch``, unless it is there; ``share`` lets all processes agree on P."""
+        """Make the plan of ``epoch``, unless it is there; ``share`` lets all ranks agree on P."""
         layout = self._layout
         if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
             return self.plan
         self.settle()
         if not self.is_measured(epoch):
             self._measure(epoch, share)
+        request = self.request(epoch)
         if self.selects(epoch):
             assert self.probabilities is not None
-            ids = self._epochs.selected(epoch, layout, self.strategy, self.probabilities)
+            ids = self.strategy.plan_epoch(self.probabilities, request)
         else:
-            ids = self._epochs.plain(epoch, layout, self.strategy)
+            ids = self.strategy.plain_epoch(request)
         self.plan = EpochPlan(epoch, ids, layout)
-        self._batch_ids = self._epochs.visits(self.plan)
+        self._batch_ids = self._visits(self.plan)
         self._usable = torch.ones(len(ids), dtype=torch.bool)
         self._trained = [False] * len(self.plan)
         self._batches_done = self.skipped_batches = 0
         return self.plan
 
+    def _measure(self, epoch: int, share: Share) -> None:
+        """U → C → w → P from all predictions up to the end of the epoch before."""
+        before = self.strategy.measured.correlation
+        self.strategy.measure()
+        after = self.strategy.measured.correlation
+        self.drift = None
+        if before is not None and after is not None and before is not after:
+            self.drift = (after - before.to(after)).abs().mean()
+        if self.selects(epoch):
+            self.pressure = self.strategy.pressure_at(epoch, self.schedule.start, self.schedule.end)
+            shared = share(self.strategy.probabilities(self.pressure))
+            self.probabilities = drawable(shared, self._layout.num_samples, self.strategy)
+        else:
+            self.pressure, self.probabilities = 1.0, self.strategy.uniform()
+        self._probabilities_epoch = epoch
+
+    def request(self, epoch: int) -> EpochRequest:
+        """What is asked of the strategy for ``epoch``: as many samples as a plain epoch has, unless batches fill up."""
+        layout = self._layout
+        samples = layout.num_samples if layout.epoch_samples is None else layout.num_draws
+        return EpochRequest(
+            epoch=epoch,
+            seed=self.seed,
+            num_samples=layout.num_samples,
+            batch_size=layout.global_batch_size,
+            count=layout.num_draws,
+            full_count=layout.full_draws,
+            first=epoch * samples,
+            replacement=self.replacement,
+            fills_last=self.fill_last,
+        )
+
+    def _visits(self, plan: EpochPlan) -> Tensor:
+        """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
+        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
+            return plan.ids
+        size, spare = plan.layout.global_batch_size, plan.layout.num_samples
+        # What fills the last row is no repeat.
+        rows = torch.cat([plan.ids, spare + torch.arange(-len(plan.ids) % size)]).view(-1, size)
+        if len(rows_with_repeats(rows)) == 0:
+            return plan.ids
+        return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]
+
     def shuffled_plan(self, epoch: int) -> EpochPlan:
-        """A plain pass that depends on nothing that was learnt, for readers beside the training."""
-        return EpochPlan(epoch, self._epochs.plain(epoch, self._layout, self.strategy), self._layout)
+        """A plain pass that depends on no prediction, for readers beside the training."""
+        return EpochPlan(epoch, self.strategy.plain_epoch(self.request(epoch)), self._layout)
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled pass."""
-        if self.strategy.ends_plain and epoch >= self.schedule.end:
-            return False
-        return epoch >= self.schedule.start or not self.strategy.warms_up
+        return self.schedule.selects(epoch, self.strategy)
 
     def learn_later(self, batch: int, reading: Reading) -> None:
         """Let the strategy learn batch ``batch`` with some others."""
@@ -228,7 +297,7 @@ class Selector:
         """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
         self._queue.clear()
-        self._epochs.seed = state["seed"]
+        self.seed = state["seed"]
         self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]
         self.probabilities = state.get("probabilities")
@@ -243,14 +312,14 @@ class Selector:
 
     def load_to_look_at(self, state: dict[str, Any]) -> None:
         """Show what a checkpoint holds, outside of a training; the next one starts anew."""
-        needed = [what for what in ("labels", "features") if getattr(self.strategy, f"needs_{what}")]
+        needed = sorted(self.strategy.needs & {"labels", "features"}, reverse=True)
         if needed:
             raise SelectionError(
                 f"{type(self.strategy).__name__} needs the {' and '.join(needed)} of the training data besides its "
                 "state; give the checkpoint to Trainer.fit(..., ckpt_path=) instead."
             )
         self.forget()
-        self.strategy.reset(state["num_samples"])
+        self.strategy.reset(TrainingSet(state["num_samples"]))
         self.load_state_dict(state)
 
     def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -279,18 +348,42 @@ class Selector:
                 "in this run); keep the number of labels, or train from scratch."
             )
 
-    def _measure(self, epoch: int, share: Share) -> None:
-        """U → C → w → P from all predictions up to the end of the epoch before."""
-        before = self.strategy.measured.correlation
-        self.strategy.measure()
-        after = self.strategy.measured.correlation
-        self.drift = None
-        if before is not None and after is not None and before is not after:
-            self.drift = (after - before.to(after)).abs().mean()
-        if self.selects(epoch):
-            self.pressure = self.strategy.pressure_at(epoch, self.schedule.start, self.schedule.end)
-            shared = share(self.strategy.probabilities(self.pressure))
-            self.probabilities = drawable(shared, self._layout.num_samples, self.strategy)
-        else:
-            self.pressure, self.probabilities = 1.0, self.strategy.uniform()
-        self._probabilities_epoch = epoch
+
+def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
+    """P as (n,) float64 on the CPU, if an epoch can be drawn from it."""
+    probabilities = probabilities.detach().to("cpu", torch.float64)
+    valid = probabilities.shape == (num_samples,) and bool(
+        probabilities.isfinite().all() and (probabilities >= 0).all() and probabilities.sum() > 0
+    )
+    if not valid:
+        raise SelectionError(
+            f"{type(strategy).__name__} returned probabilities that are not {num_samples} finite numbers of at least 0 "
+            "with a positive sum; check what its update was given."
+        )
+    return probabilities
+
+
+def plain_arguments(strategy: Strategy) -> dict[str, str]:
+    """The strategy's arguments as text, for a checkpoint."""
+    arguments = constructor_arguments(strategy).items()
+    return {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
+
+
+def check_state(state: dict[str, Any], strategy: Strategy) -> None:
+    """Refuse a state of another release, another strategy or another dataset."""
+    if state.get("version") != STATE_VERSION:
+        raise SelectionError(
+            f"the checkpoint's selection state has version {state.get('version')}, this release reads {STATE_VERSION}; "
+            "resume with the release that wrote it, or train from scratch."
+        )
+    name = type(strategy).__name__
+    if state["strategy"] != name:
+        raise SelectionError(
+            f"the checkpoint was written with the strategy {state['strategy']}, but this run uses {name}; resume with "
+            "the same strategy, or train from scratch."
+        )
+    if state["num_samples"] not in (0, strategy.num_samples):
+        raise SelectionError(
+            f"the checkpoint was written for {state['num_samples']} training samples, but this run has "
+            f"{strategy.num_samples}; resume on the same dataset, or train from scratch."
+        )

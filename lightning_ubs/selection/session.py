@@ -19,8 +19,7 @@ from lightning_ubs.selection import _lightning
 from lightning_ubs.selection._lightning import LoaderKey, LoaderSeam
 from lightning_ubs.selection.checkpoint import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
 from lightning_ubs.selection.loader import follow, unfollow
-from lightning_ubs.selection.memory import Memory, check_shard, reset, shard_of
-from lightning_ubs.selection.options import samples_per_epoch
+from lightning_ubs.selection.options import Memory, check_shard, prepare_strategy, samples_per_epoch, shard_of
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.selection.requirements import (
@@ -30,6 +29,7 @@ from lightning_ubs.selection.requirements import (
     warn_if_nothing_is_selected,
 )
 from lightning_ubs.state import Shard
+from lightning_ubs.strategies import TrainingSet
 
 
 class FitSession:
@@ -64,7 +64,7 @@ class FitSession:
         key: LoaderKey | None,
         warmup_epochs: int,
         start_epoch: int | None,
-        end_epoch: int | None,
+        end_epoch: int | float | None,
         labels: Any,
         features: Any,
         history_dtype: torch.dtype,
@@ -129,10 +129,7 @@ class FitSession:
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
-        end = self.end_epoch
-        if end is None:
-            end = selector.strategy.default_end(self._start, (last or 0) + 1)
-        selector.schedule = Schedule(self._start, end)
+        selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, (last or 0) + 1)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
         if self._restored is not None:
             say_if_batches_differ(self._restored, selector)
@@ -222,7 +219,10 @@ class FitSession:
     @property
     def _start(self) -> int:
         """The first selected epoch."""
-        return self.selector.joined_epoch + self.warmup_epochs if self.start_epoch is None else self.start_epoch
+        start = self.start_epoch
+        if start is not None:
+            return start
+        return self.selector.joined_epoch + self.selector.strategy.default_start(self.warmup_epochs)
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -257,7 +257,7 @@ class FitSession:
         follow(self._loader, self)
         if self._fresh and trainer.current_epoch == 0 and not self._is_aside:
             # Beside a loader of unknown length Lightning fetches the first batch right after this.
-            selector.schedule = Schedule(self._start, self._start + 1 if self.end_epoch is None else self.end_epoch)
+            selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, self._start + 2)
             self.prepare()
         return self._loader
 
@@ -277,10 +277,9 @@ class FitSession:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = shown.matrix(name) if strategy.needs_labels else None
-            features = feature_matrix(self.features, dataset, name, shown) if strategy.needs_features else None
-            reset(strategy, n, labels, features, self.history_dtype)
-            strategy.shard = shard
+            labels = shown.matrix(name) if "labels" in strategy.needs else None
+            features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
+            prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
         check_shard(strategy, shard)
         self.dataset = dataset

@@ -136,7 +136,7 @@ class TrainingSteps:
     def check_epoch(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
         plan = self._selector.plan
-        if not self._strategy.needs_predictions or plan is None:
+        if "predictions" not in self._strategy.needs or plan is None:
             return
         if self._selector.skipped_batches == len(plan):
             raise SelectionError(
@@ -178,11 +178,11 @@ class TrainingSteps:
     @property
     def _reads_steps(self) -> bool:
         """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
-        return self._strategy.needs_predictions and (self._refresh is None or not self.observer.kind)
+        return "predictions" in self._strategy.needs and (self._refresh is None or not self.observer.kind)
 
     def _verify(self, plan: EpochPlan, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
-        if self._strategy.needs_predictions or self._strategy.needs_labels:
+        if self._strategy.needs & {"predictions", "labels"}:
             self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
 
     def _own(self, batch: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
-from lightning_ubs.strategies.base import Measurement, Strategy
+from lightning_ubs.strategies.base import EpochRequest, Measurement, Strategy, TrainingSet
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
@@ -15,6 +15,7 @@ __all__ = [
     "UBS",
     "ActiveBias",
     "Balance",
+    "EpochRequest",
     "HardImbalance",
     "InfoBatch",
     "LossBias",
@@ -22,5 +23,6 @@ __all__ = [
     "Random",
     "RecencyBias",
     "Strategy",
+    "TrainingSet",
     "UncertaintyStrategy",
 ]

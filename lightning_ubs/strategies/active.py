@@ -2,75 +2,56 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import prediction_spread, proportional_probabilities
-from lightning_ubs.functional.drawing import Replacement
-from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import RunningMoments
-from lightning_ubs.strategies.uncertainty import Correlation, UncertaintyStrategy
+from lightning_ubs.strategies.base import EpochRequest
+from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ActiveBias(UncertaintyStrategy):
     """Prefers samples whose predictions varied most over the whole training (Chang et al., 2017), summed over labels.
 
     **What it does.** The spread of all predictions of each label, summed, turned into probabilities either in
-    proportion (``"proportional"``, the original's sampling variant) or quantised with falling pressure
+    proportion (``"proportional"``, the original's sampling variant) or quantized with falling pressure
     (``"quantized"``, as in the released code of the UBS paper).
 
     **When to use it.** As a baseline. Old predictions never leave, so it reacts slowly late in training.
 
     **What it costs.** Two numbers per sample and label, whatever the number of epochs.
 
+    Besides its own arguments it takes those of :class:`UncertaintyStrategy`: ``s0`` and ``quantizer`` for
+    ``"quantized"``, and ``correlation="mutual_information"`` for the paper's ``Active_LC``.
+
     Args:
-        mode: how the spread becomes a probability.
+        mode: How the spread becomes a probability.
         smoothing: ε added to every spread in ``"proportional"``; None takes the mean spread.
-        s0: selection pressure in the first selected epoch, for ``"quantized"``.
         ddof: 1 for the sample variance, 0 for the population's.
-        correlation: ``"mutual_information"`` adds UBS's label correlation (the paper's ``Active_LC``).
-        bins: bins for it.
-        log_base: base of its logarithm.
-        quantizer: ``"floor"`` or ``"ceil"``, for ``"quantized"``.
-        correlation_every: epochs for which label correlation is used before it is computed anew.
     """
 
-    def __init__(
-        self,
-        mode: Literal["proportional", "quantized"] = "proportional",
-        smoothing: float | None = None,
-        s0: float = 100.0,
-        ddof: int = 1,
-        correlation: Correlation | None = None,
-        bins: int = 5,
-        log_base: float = math.e,
-        quantizer: Quantizer = "floor",
-        correlation_every: int = 1,
-    ) -> None:
-        super().__init__(
-            s0=s0,
-            correlation=correlation,
-            bins=bins,
-            log_base=log_base,
-            quantizer=quantizer,
-            correlation_every=correlation_every,
-        )
-        check_choice("mode", mode, ("proportional", "quantized"))
-        if smoothing is not None:
-            check_range("smoothing", smoothing, 0)
-        check_range("ddof", ddof, 0, 1, whole=True)
-        self.mode = mode
-        self.smoothing = smoothing
-        self.ddof = int(ddof)
+    mode: Literal["proportional", "quantized"] = "proportional"
+    smoothing: float | None = None
+    ddof: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("mode", self.mode, ("proportional", "quantized"))
+        if self.smoothing is not None:
+            check_range("smoothing", self.smoothing, 0)
+        check_range("ddof", self.ddof, 0, 1, whole=True)
+        self.ddof = int(self.ddof)
 
     @property
     def decays(self) -> bool:
-        """Only the quantised form has a pressure."""
+        """Only the quantized form has a pressure."""
         return self.mode == "quantized"
 
     @property
@@ -96,12 +77,10 @@ class ActiveBias(UncertaintyStrategy):
             return super().probabilities(pressure)
         return proportional_probabilities(self._raw, self.smoothing)
 
-    def draw(
-        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
-    ) -> Tensor:
+    def plan_epoch(self, probabilities: Tensor, request: EpochRequest) -> Tensor:
         """As every strategy; without smoothing, too few samples may have a chance to be drawn."""
         try:
-            return super().draw(probabilities, batch_size, num_draws, generator, replacement)
+            return super().plan_epoch(probabilities, request)
         except ValueError as error:
             if self.smoothing is None or self.smoothing > 0:
                 raise

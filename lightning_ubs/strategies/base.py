@@ -1,4 +1,4 @@
-"""What a strategy is."""
+"""What a strategy is, and what it is told."""
 
 from __future__ import annotations
 
@@ -6,17 +6,73 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Generator, Tensor
 
 from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs.functional import draw_epoch
-from lightning_ubs.functional.drawing import Replacement
+from lightning_ubs.functional import draw_epoch, expected_distinct, shuffled_pass
+from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.state import Shard
 
 LabelRows = Callable[[Tensor], Tensor]
+Need = Literal["predictions", "targets", "labels", "features"]
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The samples that a strategy chooses from.
+
+    Attributes:
+        num_samples: n.
+        labels: (n, q) label matrix, if the strategy needs ``"labels"``.
+        features: (n, d) feature matrix, if it needs ``"features"``.
+        history_dtype: How predictions should be kept.
+        shard: Whose rows this process keeps; None for those of all samples.
+    """
+
+    num_samples: int
+    labels: Tensor | None = None
+    features: Tensor | None = None
+    history_dtype: torch.dtype = torch.float32
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True)
+class EpochRequest:
+    """An epoch whose sample ids are wanted.
+
+    Attributes:
+        epoch: Counted from 0.
+        seed: Seed for all sampling.
+        num_samples: n.
+        batch_size: Samples in a batch of all processes together.
+        count: Samples in the epoch if its last batch may be short.
+        full_count: Samples in the epoch if its last batch is full.
+        first: Where the epoch begins in the sequence of all shuffled passes.
+        replacement: How samples are drawn.
+        fills_last: Whether a short last batch of a selected epoch is filled.
+    """
+
+    epoch: int
+    seed: int
+    num_samples: int
+    batch_size: int
+    count: int
+    full_count: int
+    first: int
+    replacement: Replacement
+    fills_last: bool = False
+
+    @property
+    def num_draws(self) -> int:
+        """Samples in the epoch if it is selected."""
+        return self.full_count if self.fills_last else self.count
+
+    def generator(self, number: int | None = None) -> Generator:
+        """A fresh generator, that of this epoch or of shuffled pass ``number``."""
+        return epoch_generator(self.seed, self.epoch if number is None else number)
 
 
 @dataclass(frozen=True)
@@ -27,7 +83,7 @@ class Measurement:
         uncertainty: U, (n, q) float32, or the rows of ``Strategy.shard``; None as well where it is too large to keep.
         correlation: C, (q, q) float64.
         weights: w, (n,) in [0, 1].
-        mean_uncertainty: mean of U over all samples and labels, a scalar tensor.
+        mean_uncertainty: Mean of U over all samples and labels, a scalar tensor.
     """
 
     uncertainty: Tensor | None = None
@@ -39,38 +95,24 @@ class Measurement:
 class Strategy(ABC):
     """Decides how likely each training sample is drawn in the next epoch.
 
-    The callback calls :meth:`reset` once, :meth:`update` after every step with what the model predicted, and at
-    the start of every epoch :meth:`measure` and, once the warm-up is over, :meth:`probabilities`. A new strategy
-    overrides :meth:`update` and :meth:`probabilities`, and :meth:`state_dict` if it remembers anything.
+    A new strategy overrides :meth:`update` and :meth:`probabilities`, and :meth:`state_dict` and
+    :meth:`load_state_dict` if it keeps anything. The callback calls :meth:`reset` once, :meth:`update` after every
+    step with what the model predicted, and at the start of every epoch :meth:`measure` and, once the warm-up is over,
+    :meth:`probabilities`. How the ids of an epoch follow from P is :meth:`plan_epoch`.
 
     Attributes:
+        needs: What the strategy reads: ``"predictions"`` of each step, the ``"targets"`` of a batch beside them, and
+            at the start the ``"labels"`` or ``"features"`` of all samples. An empty set works with any module.
         num_samples: n, known from :meth:`reset` on.
-        history_dtype: how predictions should be kept, known from :meth:`reset` on.
-        shard: whose rows this process keeps, known before the first :meth:`update`; those of all samples unless
+        history_dtype: How predictions should be kept, known from :meth:`reset` on.
+        shard: Whose rows this process keeps, known from :meth:`reset` on; those of all samples unless
             ``BatchSelection(memory="sharded")`` divides them among processes.
-        measured: the latest :class:`Measurement`.
+        measured: The latest :class:`Measurement`.
     """
 
+    needs: frozenset[Need] = frozenset({"predictions"})
     #: Epochs before the first selected one are shuffled passes; False selects from the first epoch on.
     warms_up: ClassVar[bool] = True
-    #: Whether :meth:`update` reads the batch's true labels.
-    needs_targets: bool = False
-    #: Whether :meth:`reset` needs the (n, q) label matrix.
-    needs_labels: ClassVar[bool] = False
-    #: Whether :meth:`reset` needs the (n, d) feature matrix.
-    needs_features: ClassVar[bool] = False
-    #: Whether :meth:`update` does anything; False spares looking for predictions.
-    needs_predictions: ClassVar[bool] = True
-    #: Whether epochs are successive parts of shuffled passes, whatever P is.
-    only_shuffles: ClassVar[bool] = False
-    #: Whether epochs that are not selected come in the order of the dataset instead of a shuffled one.
-    in_file_order: ClassVar[bool] = False
-    #: Whether an epoch holds each sample at most once, whatever P and the callback say.
-    draws_each_once: ClassVar[bool] = False
-    #: Whether the last batch of a selected epoch is filled, whatever the callback says.
-    fill_last: bool = False
-    #: Whether epochs are plain shuffled passes again from the end of the schedule on.
-    ends_plain: ClassVar[bool] = False
     #: How samples are drawn where the user does not say; with one given, only ways whose mean is exact are allowed.
     default_replacement: ClassVar[Replacement | None] = None
     #: Whether gradients count 1/(nP) where the user does not say.
@@ -83,17 +125,25 @@ class Strategy(ABC):
     shard: Shard = Shard(0)
     measured: Measurement = Measurement()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Read ``needs_targets = True`` and the like, by which strategies for release 0.1.0 say what they need."""
+        super().__init_subclass__(**options)
+        flags: dict[Need, Any] = {need: vars(cls).get(f"needs_{need}") for need in get_args(Need)}
+        if any(isinstance(flag, bool) for flag in flags.values()):
+            refused = {need for need, flag in flags.items() if flag is False}
+            cls.needs = (cls.needs | {need for need, flag in flags.items() if flag is True}) - refused
+
     def __repr__(self) -> str:
         return call_repr(self)
 
     @property
     def num_labels(self) -> int | None:
-        """q, if predictions for that many labels are remembered."""
+        """q, if predictions for that many labels are kept."""
         return None
 
     @property
     def decays(self) -> bool:
-        """Whether the pressure depends on the last epoch."""
+        """Whether the schedule depends on the last epoch."""
         return False
 
     @property
@@ -101,25 +151,30 @@ class Strategy(ABC):
         """Share of the samples in an epoch where the user does not say; None for all."""
         return None
 
+    def default_start(self, warmup_epochs: int) -> int:
+        """The first selected epoch where the user does not say."""
+        return warmup_epochs
+
     def default_end(self, start: int, num_epochs: int) -> int:
         """The end of the schedule where the user does not say: the last epoch, where the pressure is 1."""
         return max(start, num_epochs - 1)
 
-    def reset(
-        self,
-        num_samples: int,
-        labels: Tensor | None = None,
-        features: Tensor | None = None,
-        history_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        """Forget everything and prepare for ``num_samples`` samples.
+    def plain_from(self, end: int, chosen: bool) -> int | None:
+        """The epoch from which epochs are plain shuffled passes again; None for never.
 
-        ``history_dtype`` is passed only where the user asked for another than float32, so a strategy that keeps no
-        predictions need not accept it.
+        By default a strategy whose pressure does not fall by itself stops at the end that the user has chosen.
+
+        Args:
+            end: The end of the schedule.
+            chosen: Whether the user chose it.
         """
-        self.num_samples = num_samples
-        self.history_dtype = history_dtype
-        self.shard = Shard(num_samples)
+        return end if chosen and not self.decays else None
+
+    def reset(self, data: TrainingSet) -> None:
+        """Forget everything and prepare for the samples of ``data``."""
+        self.num_samples = data.num_samples
+        self.history_dtype = data.history_dtype
+        self.shard = Shard(data.num_samples) if data.shard is None else data.shard
         self.measured = Measurement()
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
@@ -129,7 +184,7 @@ class Strategy(ABC):
             ids: (b,) sample ids, distinct except for ``num_samples``: that id marks a row to forget, so tensors
                 kept per sample have one spare row (:func:`lightning_ubs.state.spare_row_zeros`).
             probs: (b, q) float32 probabilities, detached.
-            targets: (b, q) true labels if ``needs_targets``.
+            targets: (b, q) true labels if the strategy needs ``"targets"``.
         """
         return
 
@@ -139,7 +194,7 @@ class Strategy(ABC):
         Args:
             ids: (b,) distinct sample ids.
             samples: (k, b, q) float32 probabilities, k predictions of each sample.
-            targets: (b, q) true labels if ``needs_targets``.
+            targets: (b, q) true labels if the strategy needs ``"targets"``.
         """
         self.update(ids, samples.mean(0), targets)
 
@@ -163,8 +218,8 @@ class Strategy(ABC):
         """Mean (rows, q) of the remembered predictions of samples first .. last-1, and how many they are (rows,)."""
         return None
 
-    def supposing(self, weights: Tensor) -> Self:
-        """A copy that has found the weights w, (n,) in [0, 1]: for a look ahead of the training."""
+    def with_weights(self, weights: Tensor) -> Self:
+        """A copy with these weights w, (n,) in [0, 1], used to preview the schedule."""
         other = copy.copy(self)
         other.num_samples, other.measured = len(weights), Measurement(weights=weights)
         return other
@@ -177,11 +232,22 @@ class Strategy(ABC):
     def probabilities(self, pressure: float) -> Tensor:
         """Selection probabilities P, (n,) float64, non-negative, summing to 1."""
 
-    def draw(
-        self, probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator, replacement: Replacement
-    ) -> Tensor:
-        """The ids of a selected epoch of ``num_draws`` samples, one batch after the other, as a flat tensor."""
-        return draw_epoch(probabilities, batch_size, num_draws, generator, replacement)
+    def plan_epoch(self, probabilities: Tensor, request: EpochRequest) -> Tensor:
+        """The ids of a selected epoch, one batch after the other, as a flat int64 tensor."""
+        return draw_epoch(
+            probabilities, request.batch_size, request.num_draws, request.generator(), request.replacement
+        )
+
+    def plain_epoch(self, request: EpochRequest) -> Tensor:
+        """The ids of an epoch that is not selected: the next ``count`` of successive shuffled passes."""
+        n, first = request.num_samples, request.first
+        passes = range(first // n, (first + max(request.count, 1) - 1) // n + 1)
+        ids = torch.cat([shuffled_pass(n, n, request.generator(number)) for number in passes])
+        return ids[first - passes.start * n :][: request.count]
+
+    def expected_distinct(self, probabilities: Tensor, request: EpochRequest) -> float:
+        """How many different samples :meth:`plan_epoch` is expected to draw."""
+        return expected_distinct(probabilities, request.batch_size, request.num_draws, request.replacement)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors on the CPU and plain scalars, enough to go on exactly."""

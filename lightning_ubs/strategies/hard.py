@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,54 +11,50 @@ from torch import Tensor
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import hardness_probabilities, imbalance_weights, sample_cross_entropy
 from lightning_ubs.state import host_copy, spare_row_zeros
-from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy, TrainingSet
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HardImbalance(Strategy):
-    """Prefers samples with a high loss, more so those of rare labels amid neighbours without them.
+    """Prefers samples with a high loss, more so those of rare labels amid neighbors without them.
 
-    **What it does.** Before training, each sample gets a weight from its minority labels and its nearest neighbours.
-    In training, that weight times its latest binary cross-entropy, quantised, decides how often it is drawn; the
+    **What it does.** Before training, each sample gets a weight from its minority labels and its nearest neighbors.
+    In training, that weight times its latest binary cross-entropy, quantized, decides how often it is drawn; the
     pressure stays constant.
 
     **When to use it.** As a baseline, or where rare labels matter more than noise: it dwells on mislabelled samples.
 
-    **What it costs.** One nearest-neighbour search at the start, O(n²d), then one number per sample.
+    **What it costs.** One nearest-neighbor search at the start, O(n²d), then one number per sample.
 
     Args:
         pressure: s_e, constant; the paper searches {2, 8, 16, 64}.
-        neighbours: k of the nearest neighbours.
+        neighbours: Number of nearest neighbors (k).
     """
 
-    needs_targets = True
+    needs = frozenset({"predictions", "targets", "labels", "features"})
     keeps_shard: ClassVar[bool] = True
-    needs_labels: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = True
 
-    def __init__(self, pressure: float = 8.0, neighbours: int = 5) -> None:
-        check_range("pressure", pressure, 1)
-        check_range("neighbours", neighbours, 1, whole=True)
-        self.pressure = float(pressure)
-        self.neighbours = int(neighbours)
+    pressure: float = 8.0
+    neighbours: int = 5
+
+    def __post_init__(self) -> None:
+        check_range("pressure", self.pressure, 1)
+        check_range("neighbours", self.neighbours, 1, whole=True)
+        self.pressure = float(self.pressure)
+        self.neighbours = int(self.neighbours)
         self._importance = torch.empty(0)
         self._loss = torch.empty(0)
 
-    def reset(
-        self,
-        num_samples: int,
-        labels: Tensor | None = None,
-        features: Tensor | None = None,
-        history_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        """Weigh the samples by their neighbourhood, and forget all losses."""
-        super().reset(num_samples)
-        if labels is None or features is None:
+    def reset(self, data: TrainingSet) -> None:
+        """Weigh the samples by their neighborhood, and forget all losses."""
+        super().reset(data)
+        if data.labels is None or data.features is None:
             raise ValueError("HardImbalance needs the label and the feature matrix; pass labels= and features=.")
-        self._importance = imbalance_weights(labels, features, self.neighbours)
-        self._loss = spare_row_zeros(num_samples)
+        self._importance = imbalance_weights(data.labels, data.features, self.neighbours)
+        self._loss = spare_row_zeros(data.num_samples)
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
-        """Remember each sample's loss."""
+        """Keep each sample's latest loss."""
         if targets is None:
             raise ValueError("HardImbalance needs the batch's true labels; pass targets=.")
         if self._loss.device != probs.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.latest import LatestScoreStrategy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class InfoBatch(LatestScoreStrategy):
     """Trains on fewer samples per epoch without a bias (Qin et al., ICLR 2024).
 
@@ -34,7 +36,7 @@ class InfoBatch(LatestScoreStrategy):
     **What it costs.** One number per sample.
 
     Args:
-        prune: share of the easy samples that is left out, r, in (0, 1).
+        prune: Share of the easy samples that is left out, r, in (0, 1).
         score: ``"loss"``, the latest binary cross-entropy, or ``"uncertainty"``, the entropy of the latest prediction,
             which needs no labels; the mean over the labels.
 
@@ -42,19 +44,20 @@ class InfoBatch(LatestScoreStrategy):
     0.75
     """
 
-    ends_plain: ClassVar[bool] = True
     default_replacement: ClassVar[Replacement | None] = "systematic"
     default_unbiased: ClassVar[bool] = True
 
-    def __init__(self, prune: float = 0.5, score: Literal["loss", "uncertainty"] = "loss") -> None:
-        super().__init__()
-        if not (isinstance(prune, int | float) and 0 < prune < 1):
-            raise ValueError(f"prune={prune!r} is out of range; it must be a share between 0 and 1, such as 0.5.")
-        check_choice("score", score, ("loss", "uncertainty"))
-        self.prune = float(prune)
-        self.score: Literal["loss", "uncertainty"] = score
-        self.needs_targets = score == "loss"
-        self.score_column = "latest_loss" if self.needs_targets else "mean_uncertainty"
+    prune: float = 0.5
+    score: Literal["loss", "uncertainty"] = "loss"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.prune, int | float) and 0 < self.prune < 1):
+            raise ValueError(f"prune={self.prune!r} is out of range; it must be a share between 0 and 1, such as 0.5.")
+        check_choice("score", self.score, ("loss", "uncertainty"))
+        self.prune = float(self.prune)
+        if self.score == "loss":
+            self.needs = frozenset({"predictions", "targets"})
 
     @property
     def decays(self) -> bool:
@@ -69,6 +72,15 @@ class InfoBatch(LatestScoreStrategy):
     def default_end(self, start: int, num_epochs: int) -> int:
         """The first of the plain epochs that end the training; at least one epoch is selected."""
         return max(start + 1, num_epochs * 7 // 8)
+
+    def plain_from(self, end: int, chosen: bool) -> int | None:
+        """The last epochs are plain, whoever chose where they begin."""
+        return end
+
+    @property
+    def score_column(self) -> str:
+        """What the score is called in :meth:`BatchSelection.to_frame`."""
+        return "latest_loss" if self.score == "loss" else "mean_uncertainty"
 
     def scores_of(self, probs: Tensor, targets: Tensor | None) -> Tensor:
         """The loss or the entropy of each sample."""

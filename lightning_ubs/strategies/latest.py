@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,25 +11,29 @@ from torch import Tensor
 
 from lightning_ubs.functional import min_max_scale, unknown_as_largest
 from lightning_ubs.state import host_copy, spare_row_zeros
-from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy, TrainingSet
 
 # A score is never negative, so this marks a sample that was not visited yet.
 _UNSEEN = -1.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LatestScoreStrategy(Strategy):
-    """Remembers one score per sample, that of its latest visit; a subclass says what it is and what follows from it.
+    """Keeps one score per sample, that of its latest visit; a subclass says what it is and what follows from it.
 
     Samples that were not visited yet weigh as much as the heaviest.
     """
 
     keeps_shard: ClassVar[bool] = True
-    #: What the score is called in :meth:`BatchSelection.to_frame`.
-    score_column: str = "latest_loss"
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
         self._scores = torch.empty(0)
         self._has_scores = False
+
+    @property
+    def score_column(self) -> str:
+        """What the score is called in :meth:`BatchSelection.to_frame`."""
+        return "latest_loss"
 
     @abstractmethod
     def scores_of(self, probs: Tensor, targets: Tensor | None) -> Tensor:
@@ -40,21 +45,15 @@ class LatestScoreStrategy(Strategy):
         scores = self._scores[:-1].double()
         return scores.masked_fill(scores == _UNSEEN, torch.nan)
 
-    def reset(
-        self,
-        num_samples: int,
-        labels: Tensor | None = None,
-        features: Tensor | None = None,
-        history_dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def reset(self, data: TrainingSet) -> None:
         """Forget all scores."""
-        super().reset(num_samples)
-        self._scores = spare_row_zeros(num_samples).fill_(_UNSEEN)
+        super().reset(data)
+        self._scores = spare_row_zeros(data.num_samples).fill_(_UNSEEN)
         self._has_scores = False
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
-        """Remember each sample's score."""
-        if targets is None and self.needs_targets:
+        """Keep each sample's latest score."""
+        if targets is None and "targets" in self.needs:
             raise ValueError(f"{type(self).__name__} needs the batch's true labels; pass targets=.")
         if self._scores.device != probs.device:
             self._scores = self._scores.to(probs.device)
@@ -71,9 +70,9 @@ class LatestScoreStrategy(Strategy):
         """The latest scores."""
         return {self.score_column: self.latest}
 
-    def supposing(self, weights: Tensor) -> Self:
-        """A copy that has found the weights w, and the same as scores."""
-        other = super().supposing(weights)
+    def with_weights(self, weights: Tensor) -> Self:
+        """A copy with these weights w, which are its scores as well."""
+        other = super().with_weights(weights)
         other._scores = torch.cat([weights, weights.new_zeros(1)])
         return other
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -17,11 +18,12 @@ from lightning_ubs.functional import (
 from lightning_ubs.strategies.latest import LatestScoreStrategy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LossBias(LatestScoreStrategy):
     """Prefers samples with a high loss.
 
     **What it does.** The latest binary cross-entropy of a sample, the mean over its labels, takes the place of UBS's
-    weight: scaled to [0, 1] over the training set, quantised, and drawn with falling pressure (``"quantized"``), or
+    weight: scaled to [0, 1] over the training set, quantized, and drawn with falling pressure (``"quantized"``), or
     drawn in proportion to it (``"proportional"``). A sample that was not visited yet counts as the hardest, so that it
     soon is.
 
@@ -31,30 +33,31 @@ class LossBias(LatestScoreStrategy):
     **What it costs.** One number per sample.
 
     Args:
-        s0: selection pressure in the first selected epoch, for ``"quantized"``; it falls to 1.
-        mode: how the loss becomes a probability.
-        floor: added to every loss in ``"proportional"``, in mean losses, so that easy samples still come.
+        s0: Selection pressure in the first selected epoch, for ``"quantized"``; it falls to 1.
+        mode: How the loss becomes a probability.
+        floor: Added to every loss in ``"proportional"``, in mean losses, so that easy samples still come.
 
     >>> LossBias(mode="proportional").floor
     0.5
     """
 
-    needs_targets = True
+    needs = frozenset({"predictions", "targets"})
 
-    def __init__(
-        self, s0: float = 100.0, mode: Literal["quantized", "proportional"] = "quantized", floor: float = 0.5
-    ) -> None:
-        super().__init__()
-        check_range("s0", s0, 1)
-        check_choice("mode", mode, ("quantized", "proportional"))
-        check_range("floor", floor, 0)
-        self.s0 = float(s0)
-        self.mode = mode
-        self.floor = float(floor)
+    s0: float = 100.0
+    mode: Literal["quantized", "proportional"] = "quantized"
+    floor: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("s0", self.s0, 1)
+        check_choice("mode", self.mode, ("quantized", "proportional"))
+        check_range("floor", self.floor, 0)
+        self.s0 = float(self.s0)
+        self.floor = float(self.floor)
 
     @property
     def decays(self) -> bool:
-        """Only the quantised form has a pressure."""
+        """Only the quantized form has a pressure."""
         return self.mode == "quantized"
 
     def scores_of(self, probs: Tensor, targets: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.functional import label_uncertainty, window_fluctuation
-from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import spare_row_zeros
-from lightning_ubs.strategies.uncertainty import Correlation
-from lightning_ubs.strategies.window import WindowStrategy
+from lightning_ubs.strategies.base import TrainingSet
+from lightning_ubs.strategies.uncertainty import Correlation, WindowStrategy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class UBS(WindowStrategy):
     """Uncertainty-based batch selection with dynamic label correlations (AAAI 2025).
 
@@ -24,71 +25,48 @@ class UBS(WindowStrategy):
     training set. Heavier samples are drawn more often, at first up to ``s0`` times, at the end not at all.
 
     **When to use it.** Many labels, some of them hard or rare, and enough epochs after the warm-up. It cannot help
-    where every sample is learnt easily, and it prefers mislabelled samples as long as they waver.
+    where every sample is learned easily, and it prefers mislabelled samples as long as they waver.
 
     **What it costs.** T numbers per sample and label, a few small kernels per step, one pass over them per epoch.
 
     **Ablations.** B: ``lambda1=0``; C: ``lambda1=1``; D: ``correlation=None``.
 
+    Besides its own arguments it takes those of :class:`UncertaintyStrategy`: ``s0``, ``bins``, ``log_base``,
+    ``quantizer`` and ``correlation_every``.
+
     Args:
-        lambda1: weight of the fluctuation against the entropy of the latest prediction (λ1). The paper finds 0.5–0.6
+        lambda1: Weight of the fluctuation against the entropy of the latest prediction (λ1). The paper finds 0.5–0.6
             best.
-        window: how many predictions are remembered (T).
-        s0: selection pressure in the first selected epoch.
-        bins: bins of the uncertainties for their mutual information (τ; the paper does not say, its code has 5).
+        window: How many predictions are kept (T).
         correlation: None switches label correlation off.
-        log_base: base of the logarithm in the mutual information; the paper writes plain "log".
-        quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
         temperature: t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models that are
             surer than they are right; None, as in the paper, leaves it as it is.
-        correlation_every: epochs for which label correlation is used before it is computed anew, to save time where
-            there are many labels; the paper computes it in every epoch.
 
     >>> UBS(lambda1=0.6, window=7).window
     7
     """
 
-    def __init__(
-        self,
-        lambda1: float = 0.5,
-        window: int = 5,
-        s0: float = 100.0,
-        bins: int = 5,
-        correlation: Correlation | None = "mutual_information",
-        log_base: float = math.e,
-        quantizer: Quantizer = "floor",
-        temperature: float | None = None,
-        correlation_every: int = 1,
-    ) -> None:
-        super().__init__(
-            window=window,
-            s0=s0,
-            correlation=correlation,
-            bins=bins,
-            log_base=log_base,
-            quantizer=quantizer,
-            correlation_every=correlation_every,
-        )
-        check_range("lambda1", lambda1, 0, 1)
-        self.lambda1 = float(lambda1)
+    lambda1: float = 0.5
+    window: int = 5
+    correlation: Correlation | None = "mutual_information"
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("lambda1", self.lambda1, 0, 1)
+        self.lambda1 = float(self.lambda1)
+        temperature = self.temperature
         if temperature is not None and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
             raise ValueError(f"temperature={temperature!r} is out of range; it must be a number above 0, or None.")
-        self.temperature = temperature
         self._spread: Tensor | None = None
 
-    def reset(
-        self,
-        num_samples: int,
-        labels: Tensor | None = None,
-        features: Tensor | None = None,
-        history_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        """Forget everything and prepare for ``num_samples`` samples."""
-        super().reset(num_samples, labels, features, history_dtype)
+    def reset(self, data: TrainingSet) -> None:
+        """Forget all predictions."""
+        super().reset(data)
         self._spread = None
 
     def refresh(self, ids: Tensor, samples: Tensor, targets: Tensor | None = None) -> None:
-        """Remember the mean prediction and, of several, how much they change from one to the next."""
+        """Keep the mean prediction and, of several, how much they change from one to the next."""
         super().refresh(ids, samples, targets)
         if len(samples) > 1:
             if self._spread is None:
@@ -107,7 +85,7 @@ class UBS(WindowStrategy):
         return entropy.mul_(1 - self.lambda1).add_(spread, alpha=self.lambda1)
 
     def state_dict(self) -> dict[str, Any]:
-        """All predictions that are remembered, and what was measured at the start of the epoch."""
+        """All predictions that are kept, and what was measured at the start of the epoch."""
         state = super().state_dict()
         return state if self._spread is None else state | {"spread": self.shard.collect(self._spread)}
 

@@ -1,10 +1,11 @@
-"""What the uncertainty strategies share: U → C → w → P."""
+"""What the uncertainty strategies share: U → C → w → P, and windows of predictions."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,13 +19,15 @@ from lightning_ubs.functional import (
     correlation_of_chunks,
     min_max_scale,
     raw_weights,
+    sample_cross_entropy,
     selection_pressure,
     selection_probabilities,
+    window_fluctuation,
 )
 from lightning_ubs.functional.correlation import block_rows
 from lightning_ubs.functional.weights import Quantizer
 from lightning_ubs.state import PredictionHistory, RunningMoments
-from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy
+from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy, TrainingSet
 
 Correlation = Literal["mutual_information"]
 
@@ -33,46 +36,44 @@ Correlation = Literal["mutual_information"]
 SNAPSHOT_BYTES, SMALL_SNAPSHOT = 2**28, 2**24
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class UncertaintyStrategy(Strategy):
     """Draws samples by the uncertainty of their labels, more so where related labels are uncertain together.
 
-    A subclass says how predictions are remembered (:meth:`new_state`) and what the uncertainty of a block of
-    samples is (:meth:`block_uncertainty`). Of a memory that is divided among processes, each measures its own rows.
+    A subclass says how predictions are kept (:meth:`new_state`) and what the uncertainty of a block of
+    samples is (:meth:`block_uncertainty`). If the rows are divided among ranks, each measures its own.
 
     Args:
-        s0: selection pressure in the first selected epoch; it falls to 1.
+        s0: Selection pressure in the first selected epoch; it falls to 1.
         correlation: ``"mutual_information"`` weighs labels by how much their uncertainty is shared, None does not.
-        bins: bins of U for the mutual information (τ).
-        log_base: base of its logarithm.
-        quantizer: ``"floor"`` as in the paper or ``"ceil"``.
-        correlation_every: epochs for which a correlation is used before it is computed anew.
+        bins: Bins of U for the mutual information (τ; the paper does not say, its code has 5).
+        log_base: Base of its logarithm; the paper writes plain "log".
+        quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
+        correlation_every: Epochs for which a correlation is used before it is computed anew, to save time where there
+            are many labels; the paper computes it in every epoch.
     """
 
     keeps_shard: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        s0: float = 100.0,
-        correlation: Correlation | None = None,
-        bins: int = 5,
-        log_base: float = math.e,
-        quantizer: Quantizer = "floor",
-        correlation_every: int = 1,
-    ) -> None:
-        check_range("s0", s0, 1)
-        check_range("correlation_every", correlation_every, 1, whole=True)
-        check_range("bins", bins, 2, whole=True)
-        if not (math.isfinite(log_base) and log_base > 1):
-            raise ValueError(f"log_base={log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
-        check_choice("correlation", correlation, ("mutual_information", None))
-        check_choice("quantizer", quantizer, ("floor", "ceil"))
-        self.s0 = float(s0)
-        self.correlation = correlation
-        self.bins = int(bins)
-        self.log_base = float(log_base)
-        self.quantizer: Quantizer = quantizer
-        self.correlation_every = int(correlation_every)
+    s0: float = 100.0
+    correlation: Correlation | None = None
+    bins: int = 5
+    log_base: float = math.e
+    quantizer: Quantizer = "floor"
+    correlation_every: int = 1
+
+    def __post_init__(self) -> None:
+        check_range("s0", self.s0, 1)
+        check_range("correlation_every", self.correlation_every, 1, whole=True)
+        check_range("bins", self.bins, 2, whole=True)
+        if not (math.isfinite(self.log_base) and self.log_base > 1):
+            raise ValueError(f"log_base={self.log_base!r} is out of range; it must be above 1, such as e, 2 or bins.")
+        check_choice("correlation", self.correlation, ("mutual_information", None))
+        check_choice("quantizer", self.quantizer, ("floor", "ceil"))
+        self.s0 = float(self.s0)
+        self.bins = int(self.bins)
+        self.log_base = float(self.log_base)
+        self.correlation_every = int(self.correlation_every)
         self._correlation_age = 0
         self._memory: PredictionHistory | RunningMoments | None = None
         self._raw: Tensor | None = None
@@ -91,20 +92,14 @@ class UncertaintyStrategy(Strategy):
         """The pressure falls from s0 to 1."""
         return True
 
-    def reset(
-        self,
-        num_samples: int,
-        labels: Tensor | None = None,
-        features: Tensor | None = None,
-        history_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        """Forget everything and prepare for ``num_samples`` samples."""
-        super().reset(num_samples, labels, features, history_dtype)
+    def reset(self, data: TrainingSet) -> None:
+        """Forget all predictions."""
+        super().reset(data)
         self._memory = self._raw = self._prior = None
         self._correlation_age = 0
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
-        """Remember the predictions."""
+        """Keep the predictions."""
         if self._memory is None:
             self._memory = self._empty_memory(probs.shape[1], probs.device)
         elif self._memory.visits.device != probs.device:
@@ -159,9 +154,9 @@ class UncertaintyStrategy(Strategy):
         kept, ids = self.shard.ids, torch.arange(first, last, device=counts.device)
         return means, counts * ((ids >= kept.start) & (ids < kept.stop))
 
-    def supposing(self, weights: Tensor) -> Self:
-        """A copy that has found the weights w, and the same before they were scaled."""
-        other = super().supposing(weights)
+    def with_weights(self, weights: Tensor) -> Self:
+        """A copy with these weights w, scaled or not."""
+        other = super().with_weights(weights)
         other._raw = weights
         return other
 
@@ -268,3 +263,48 @@ class UncertaintyStrategy(Strategy):
 
     def _own_rows(self, snapshot: Tensor | None) -> Iterator[Tensor]:
         return (u[own] for u, own in self._measured_blocks(snapshot))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WindowStrategy(UncertaintyStrategy):
+    """An uncertainty strategy that keeps the last ``window`` predictions of each sample.
+
+    Args:
+        window: How many predictions are kept (T).
+    """
+
+    window: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("window", self.window, 2, whole=True)
+        self.window = int(self.window)
+
+    @property
+    def bytes_per_label(self) -> int:
+        """T predictions."""
+        return self.window * self.history_dtype.itemsize
+
+    def new_state(self, num_labels: int, device: torch.device) -> PredictionHistory:
+        """The last T predictions."""
+        return PredictionHistory(
+            self.num_samples, num_labels, self.window, self.history_dtype, device, shard=self.shard
+        )
+
+    def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
+        """Mean U, how much the predictions in the window move, and the loss of the latest one."""
+        columns = super().sample_columns(labels)
+        if not isinstance(self._memory, PredictionHistory):
+            return columns
+        memory, rows = self._memory, block_rows(self._memory.num_labels * self.window)
+        moves, losses = [], []
+        for first, last, own in self.shard.blocks(rows):
+            ids = torch.arange(first, last)[own]
+            window, counts = memory.rows_of(ids.to(memory.visits.device))
+            unseen = counts == 0
+            moves.append(window_fluctuation(window, counts).mean(1).masked_fill(unseen, torch.nan))
+            if labels is not None:
+                loss = sample_cross_entropy(window[:, -1], labels(ids).to(window))
+                losses.append(loss.masked_fill(unseen, torch.nan))
+        columns["fluctuation"] = self.shard.spread(torch.cat(moves))
+        return columns | ({"latest_loss": self.shard.spread(torch.cat(losses))} if losses else {})

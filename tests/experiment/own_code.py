@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchmetrics.classification import MultilabelAUROC
 
 from lightning_ubs import Strategy
+from lightning_ubs.strategies import TrainingSet
 
 
 class Images(Dataset[dict[str, Tensor]]):
@@ -77,9 +78,9 @@ class Unsure(Strategy):
     def __init__(self, sharpness: float = 2.0) -> None:
         self.sharpness = sharpness
 
-    def reset(self, num_samples: int, *arguments: Any, **more: Any) -> None:
-        super().reset(num_samples, *arguments, **more)
-        self.doubt = torch.ones(num_samples + 1)
+    def reset(self, data: TrainingSet) -> None:
+        super().reset(data)
+        self.doubt = torch.ones(data.num_samples + 1)
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
         self.doubt[ids] = (1 - (2 * probs - 1).abs()).mean(1)

@@ -116,7 +116,7 @@ def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: A
     known = _histories(module, epoch, n)
     seen = any(known)
     expected = np.full(n, 1 / n)
-    if strategy.needs_predictions and seen:
+    if "predictions" in strategy.needs and seen:
         expected = _expected(one, epoch, end, known, shown, dataset, n, selected)
     np.testing.assert_allclose(shown["probabilities"].numpy(), expected, rtol=2e-4, err_msg=str(one))
     flat = [i for ids in planned for i in ids]
@@ -126,7 +126,8 @@ def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: A
         else round(one.selection["epoch_size"] * (n if one.selection["epoch_size"] < 1 else 1))
     )
     whole = (m // one.loader["batch_size"]) * one.loader["batch_size"] if one.loader["drop_last"] else m
-    fills = selected and (one.selection["fill_last"] or strategy.fill_last) and not isinstance(strategy, Balance)
+    fill = one.selection["fill_last"] or getattr(strategy, "fill_last", False)
+    fills = selected and fill and not isinstance(strategy, Balance)
     assert len(flat) == (len(planned) * size if fills else min(whole, len(planned) * size)), one
     if not selected and m == n:
         assert len(set(flat)) == len(flat), one

@@ -25,7 +25,7 @@ class Keeping(UBS):
 
 
 class KeepingTargets(Keeping):
-    needs_targets = True
+    needs = frozenset({"predictions", "targets"})
 
 
 class Layout(Tiny):

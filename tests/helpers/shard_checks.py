@@ -11,7 +11,7 @@ import torch.distributed as dist
 from lightning_ubs import UBS, ActiveBias, RecencyBias, UncertaintyStrategy
 from lightning_ubs.functional import correlation_of_chunks, uncertainty_correlation
 from lightning_ubs.state import Shard
-from lightning_ubs.strategies import uncertainty
+from lightning_ubs.strategies import TrainingSet, uncertainty
 
 STRATEGIES = {"UBS": UBS, "ActiveBias": ActiveBias, "RecencyBias": RecencyBias}
 
@@ -66,8 +66,8 @@ def _shard(n: int) -> Shard:
 
 def _made(job: dict[str, Any], shard: Shard) -> UncertaintyStrategy:
     strategy = STRATEGIES[job["name"]](correlation=job.get("correlation"))
-    strategy.reset(job["samples"], history_dtype=getattr(torch, job.get("dtype", "float32")))
-    strategy.shard = shard
+    dtype = getattr(torch, job.get("dtype", "float32"))
+    strategy.reset(TrainingSet(job["samples"], history_dtype=dtype, shard=shard))
     return strategy
 
 

@@ -359,12 +359,10 @@ def test_a_schedule_of_nonsense_is_refused() -> None:
         selection.plot_schedule(5, 10, weights=torch.ones(3))
 
     class Own(Random):
-        only_shuffles = draws_each_once = False
-
         def probabilities(self, pressure: float) -> Any:
             return torch.ones(3)
 
-    with pytest.raises(SelectionError, match=r"cannot be foreseen.*override supposing"):
+    with pytest.raises(SelectionError, match=r"cannot be foreseen.*override with_weights"):
         BatchSelection(Own()).plot_schedule(5, 10)
 
 

@@ -28,7 +28,7 @@ from lightning_ubs.selection import planner as selectors
 from lightning_ubs.selection.plan import BatchLayout
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.state import Shard, shard
-from lightning_ubs.strategies import uncertainty
+from lightning_ubs.strategies import TrainingSet, uncertainty
 
 N, B, Q = 16, 8, 3
 CUDA = torch.device("cuda", 0)
@@ -69,8 +69,8 @@ def run(
 ) -> list[str]:
     """Three epochs with predictions on the GPU; returns the device that P was copied from in those selected."""
     labels = torch.arange(N).remainder(4).unsqueeze(1).eq(torch.arange(Q)).float()
-    strategy.reset(N, labels, torch.arange(2.0 * N).view(N, 2), **({} if dtype is None else {"history_dtype": dtype}))
-    strategy.shard = shard or Shard(N)
+    features = torch.arange(2.0 * N).view(N, 2)
+    strategy.reset(TrainingSet(N, labels, features, torch.float32 if dtype is None else dtype, shard))
     drawn_from, copied = torch.arange(1.0, N + 1).double() / (N * (N + 1) / 2), []
 
     def copy(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
@@ -89,7 +89,7 @@ def run(
             assert plan.ids.numel() == N
             assert not isinstance(plan.ids, FakeTensor)
             with fake_cuda():
-                for batch in range(len(plan) if strategy.needs_predictions else 0):
+                for batch in range(len(plan) if "predictions" in strategy.needs else 0):
                     selector.learn(batch, seen())
                 for _ in range(passes):
                     samples = torch.rand(3, N, Q, device=CUDA)
@@ -100,7 +100,7 @@ def run(
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_stays_on_the_gpu_and_waits_for_nothing_but_p(name):
     strategy = STRATEGIES[name]
-    learns = strategy.needs_predictions
+    learns = "predictions" in strategy.needs
     assert run(strategy)[-2:] == (["cuda"] * 2 if learns else ["cpu"] * 2)
 
 
@@ -118,7 +118,7 @@ def test_every_type_of_history(dtype):
     assert run(UBS(), dtype) == ["cuda"] * 2
 
 
-@pytest.mark.parametrize("name", [name for name, strategy in STRATEGIES.items() if strategy.needs_predictions])
+@pytest.mark.parametrize("name", [name for name, strategy in STRATEGIES.items() if "predictions" in strategy.needs])
 def test_evaluation_passes_with_several_predictions(name):
     assert run(STRATEGIES[name], passes=1) == ["cuda"] * 2
 

@@ -32,6 +32,7 @@ from lightning_ubs import (
     SelectionSampler,
 )
 from lightning_ubs.experiment.recorder import Recorder as TraceRecorder
+from lightning_ubs.strategies import TrainingSet
 
 
 class ReadsTheLoader(L.Callback):
@@ -454,7 +455,7 @@ def test_a_resumed_run_uses_the_arguments_of_the_constructor_and_says_so(tmp_pat
         made.fit(Recorder(), make_loader(make_data()), ckpt_path=path)
     assert len([w for w in caught if "checkpoint:" in str(w.message)]) == 1
     expected = UBS(**arguments)
-    expected.reset(52)
+    expected.reset(TrainingSet(52))
     expected.load_state_dict(selection.strategy.state_dict())
     measured = expected.measure()
     selection.strategy.measure()
@@ -466,7 +467,7 @@ def test_a_resumed_run_uses_the_arguments_of_the_constructor_and_says_so(tmp_pat
 def test_another_window_keeps_the_latest_predictions(window: int) -> None:
     old, new = UBS(window=5), UBS(window=window)
     for strategy in (old, new):
-        strategy.reset(2)
+        strategy.reset(TrainingSet(2))
     for visit in range(7):
         old.update(torch.tensor([0]), torch.tensor([[visit / 10]]))
     old.update(torch.tensor([1]), torch.tensor([[0.9]]))
@@ -526,15 +527,24 @@ def test_traces_tell_what_was_trained(options: dict[str, Any]) -> None:
     assert recorder.times_selected.tolist() == [selected.count(i) for i in range(N)]
 
 
-def test_a_strategy_that_takes_no_history_dtype_says_so() -> None:
+@pytest.mark.parametrize("history_dtype", [None, "float16"])
+def test_an_error_of_a_users_reset_reaches_the_user(history_dtype: Any) -> None:
     class Own(Random):
-        def reset(self, num_samples: int, labels: Any = None, features: Any = None) -> None:
-            super().reset(num_samples)
+        def reset(self, data: TrainingSet) -> None:
+            super().reset(data)
+            len(3)  # type: ignore[arg-type]
 
-    module, watch, _ = fit(BatchSelection(Own()), max_epochs=2)
-    assert module.ids() == watch.plans
-    with pytest.raises(SelectionError, match=r"Own\.reset takes no history_dtype"):
-        fit(BatchSelection(Own(), history_dtype="float16"))
+    with pytest.raises(TypeError, match=r"object of type 'int' has no len\(\)"):
+        fit(BatchSelection(Own(), history_dtype=history_dtype))
+
+
+def test_a_reset_that_was_written_for_release_0_1_0_is_refused_with_what_to_write() -> None:
+    class Own(Random):
+        def reset(self, num_samples: int, labels: Any = None, features: Any = None) -> None:  # type: ignore[override]
+            super().reset(num_samples)  # type: ignore[arg-type]
+
+    with pytest.raises(SelectionError, match=r"Own\.reset takes num_samples.*write reset\(self, data\)"):
+        fit(BatchSelection(Own()))
 
 
 @pytest.mark.parametrize("strategy", [Random, Balance, UBS, ActiveBias])

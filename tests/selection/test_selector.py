@@ -13,7 +13,7 @@ from torch import Tensor
 from lightning_ubs import UBS, ActiveBias, InfoBatch, Random, RecencyBias, SelectionError
 from lightning_ubs.selection.plan import BatchLayout
 from lightning_ubs.selection.planner import Schedule, Selector
-from lightning_ubs.strategies import Strategy
+from lightning_ubs.strategies import Strategy, TrainingSet
 
 N, Q = 10, 3
 
@@ -32,7 +32,7 @@ def alone(probabilities: Tensor) -> Tensor:
 def make(strategy: Strategy | None = None, start: int = 1, end: int = 4, seed: int = 3, **options: Any) -> Selector:
     """A selector of 10 samples in batches of 4, 4 and 2; epochs from ``start`` on are selected."""
     strategy = UBS(window=2) if strategy is None else strategy
-    strategy.reset(N)
+    strategy.reset(TrainingSet(N))
     selector = Selector(strategy, seed, options.pop("replacement", "batch"), **options)
     selector.lay_out(BatchLayout(N, 4))
     selector.schedule = Schedule(start, end)
@@ -99,7 +99,8 @@ def test_plain_passes_beside_the_training_depend_on_seed_and_epoch_alone() -> No
 def test_epochs_are_selected_from_the_start_and_some_strategies_end_plainly(
     strategy: Strategy, selected: list[bool]
 ) -> None:
-    selector = make(strategy, start=2, end=3)
+    selector = make(strategy)
+    selector.schedule = Schedule.of(strategy, 2, 3, 5)
     assert [selector.selects(epoch) for epoch in range(5)] == selected
 
 
@@ -290,7 +291,7 @@ def test_forgetting_starts_anew() -> None:
     assert (selector.pressure, selector.joined_epoch, selector.skipped_batches) == (1.0, 0, 0)
     assert selector.schedule == Schedule(0, 0)
     assert not selector.is_measured(1)
-    selector.strategy.reset(N)
+    selector.strategy.reset(TrainingSet(N))
     selector.lay_out(BatchLayout(N, 4))
     assert selector.state_dict().items() >= {"epoch": -1, "batch": 0}.items()
     selector.schedule = Schedule(1, 4)
@@ -413,7 +414,7 @@ def test_predictions_on_another_device_are_learnt_there_without_waiting_for_it()
 
 def test_one_sample_is_the_whole_set() -> None:
     strategy = UBS()
-    strategy.reset(1)
+    strategy.reset(TrainingSet(1))
     selector = Selector(strategy, 0, "batch")
     selector.lay_out(BatchLayout(1, 4))
     selector.prepare(0, alone)

@@ -11,8 +11,9 @@ from resume_tools import STRATEGIES, make_selection
 from lightning_ubs import UBS, BatchSelection, SelectionError, Strategy
 from lightning_ubs.experiment.build import build_selection
 from lightning_ubs.experiment.config import compose_train, resolved, run_key
-from lightning_ubs.selection.memory import check_shard
+from lightning_ubs.selection.options import check_shard
 from lightning_ubs.state import Shard
+from lightning_ubs.strategies import TrainingSet
 
 SHARDED, REPLICATED = {"memory": "sharded"}, {"memory": "replicated"}
 LC = {"strategy": {"correlation": "mutual_information"}}
@@ -153,7 +154,7 @@ def test_with_one_process_sharded_is_replicated(first, tmp_path):
 
 def test_rows_that_were_divided_otherwise_are_not_gone_on_with():
     strategy = UBS()
-    strategy.reset(6)
+    strategy.reset(TrainingSet(6))
     strategy.shard = Shard(6, 1, 2)
     check_shard(strategy, Shard(6, 1, 2))
     with pytest.raises(SelectionError, match=r"kept the samples of range\(3, 6\).*range\(0, 6\).*from a checkpoint"):
@@ -190,7 +191,7 @@ def test_a_memory_that_ignores_its_shard_is_refused():
             return state
 
     strategy = Own()
-    strategy.reset(6)
+    strategy.reset(TrainingSet(6))
     strategy.shard = Shard(6, 1, 2)
     with pytest.raises(ValueError, match=r"Own\.new_state keeps the rows of all samples.*shard=self\.shard"):
         strategy.update(torch.tensor([4]), torch.rand(1, 2))
@@ -199,7 +200,7 @@ def test_a_memory_that_ignores_its_shard_is_refused():
 def test_a_state_without_all_rows_is_refused():
     strategy, other = UBS(), UBS()
     for one, samples in ((strategy, 6), (other, 3)):
-        one.reset(samples)
+        one.reset(TrainingSet(samples))
     other.update(torch.arange(3), torch.rand(3, 2))
     with pytest.raises(ValueError, match=r"3 rows for 6 samples.*process 0.*load what"):
         strategy.load_state_dict(other.state_dict())
@@ -207,7 +208,7 @@ def test_a_state_without_all_rows_is_refused():
 
 def test_predictions_that_another_process_keeps_are_counted_there():
     strategy = UBS()
-    strategy.reset(6)
+    strategy.reset(TrainingSet(6))
     strategy.shard = Shard(6, rank=1, world_size=2)
     strategy.update(torch.arange(6), torch.rand(6, 2))
     _, counts = strategy.mean_predictions(0, 6)

@@ -102,7 +102,7 @@ class Positives(Strategy):
     """Samples with the first label come five times as often."""
 
     warms_up = False
-    needs_predictions = False
+    needs = frozenset()
 
     def probabilities(self, pressure: float) -> Tensor:
         weights = 1 + 4 * doubles(self.num_samples).tensors[1][:, 0]

@@ -9,6 +9,7 @@ from lightning_ubs import UBS, ActiveBias, RecencyBias, UncertaintyStrategy
 from lightning_ubs.experiment.build import build_selection
 from lightning_ubs.experiment.config import compose_train, resolved, run_key
 from lightning_ubs.functional import sample_weights, uncertainty_correlation
+from lightning_ubs.strategies import TrainingSet
 
 N, Q = 60, 4
 LC = {"correlation": "mutual_information"}
@@ -31,11 +32,11 @@ def correlations(strategy: UncertaintyStrategy, epochs: range) -> list[torch.Ten
 @pytest.mark.parametrize("kind", [UBS, ActiveBias, RecencyBias])
 def test_correlation_is_computed_anew_every_k_epochs_and_used_in_between(kind):
     strategy = kind(correlation_every=3, **LC)
-    strategy.reset(N)
+    strategy.reset(TrainingSet(N))
     found = correlations(strategy, range(7))
     assert [found[i] is found[i - 1] for i in range(1, 7)] == [True, True, False, True, True, False]
     every = kind(**LC)
-    every.reset(N)
+    every.reset(TrainingSet(N))
     for epoch, fresh in enumerate(correlations(every, range(7))):
         assert torch.equal(found[epoch], fresh) == (epoch % 3 == 0)
     assert torch.equal(found[6], uncertainty_correlation(strategy.measured.uncertainty))
@@ -45,7 +46,7 @@ def test_correlation_is_computed_anew_every_k_epochs_and_used_in_between(kind):
 def test_a_resume_computes_it_in_the_same_epochs(cut):
     whole, first, second, compact = (UBS(correlation_every=3) for _ in range(4))
     for strategy in (whole, first, second, compact):
-        strategy.reset(N)
+        strategy.reset(TrainingSet(N))
     found = correlations(whole, range(7))
     correlations(first, range(cut))
     second.load_state_dict(first.state_dict())
@@ -59,7 +60,7 @@ def test_a_resume_computes_it_in_the_same_epochs(cut):
 def test_a_reset_forgets_it():
     strategy, found = UBS(correlation_every=3), []
     for seed in (range(1), range(1, 2)):
-        strategy.reset(N)
+        strategy.reset(TrainingSet(N))
         found += correlations(strategy, seed)
     assert torch.equal(found[1], uncertainty_correlation(strategy.measured.uncertainty))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from lightning_ubs import (
     Strategy,
 )
 from lightning_ubs.functional import correlation
-from lightning_ubs.strategies import uncertainty
+from lightning_ubs.strategies import EpochRequest, TrainingSet, uncertainty
 
 N, Q, D = 30, 4, 5
 
@@ -52,11 +53,17 @@ class Visits:
 
     def show(self, strategy: Strategy, first: int = 0) -> None:
         for ids, probs in self.steps[first:]:
-            targets = torch.from_numpy(self.labels[ids]) if strategy.needs_targets else None
+            targets = torch.from_numpy(self.labels[ids]) if "targets" in strategy.needs else None
             strategy.update(torch.from_numpy(ids), torch.from_numpy(probs), targets)
 
     def reset(self, strategy: Strategy) -> None:
-        strategy.reset(N, torch.from_numpy(self.labels), torch.from_numpy(self.features))
+        strategy.reset(TrainingSet(N, torch.from_numpy(self.labels), torch.from_numpy(self.features)))
+
+
+def request(batch_size: int, n: int, count: int | None = None, seed: int = 0, **options: Any) -> EpochRequest:
+    """Epoch 0 of so many samples."""
+    count = n if count is None else count
+    return EpochRequest(0, seed, n, batch_size, count, -(-count // batch_size) * batch_size, 0, **options)
 
 
 @pytest.fixture
@@ -234,7 +241,7 @@ def test_infobatch_draws_samples_below_the_mean_less_often_by_its_share(
     assert (kept[np.isnan(values)] == 1).all()
     strategy = trained(InfoBatch(prune=prune, score=score), visits)
     np.testing.assert_allclose(strategy.probabilities(1.0).numpy(), kept / kept.sum(), rtol=1e-9)
-    assert strategy.needs_targets == (score == "loss")
+    assert ("targets" in strategy.needs) == (score == "loss")
 
 
 def test_infobatch_says_how_it_is_drawn_and_where_its_plain_epochs_begin() -> None:
@@ -257,8 +264,8 @@ def test_falling_pressure_equals_the_reference(kind: Any) -> None:
 class HalfPrecision(UBS):
     """Keeps its predictions in half precision, as the callback asks for by ``reset``."""
 
-    def reset(self, *arguments: Any, **options: Any) -> None:
-        super().reset(*arguments, **options | {"history_dtype": torch.float16})
+    def reset(self, data: TrainingSet) -> None:
+        super().reset(replace(data, history_dtype=torch.float16))
 
 
 ALL = {
@@ -395,7 +402,7 @@ def test_a_refresh_takes_at_most_a_quarter_of_the_state_beside_it(
     monkeypatch.setattr(uncertainty, "SMALL_SNAPSHOT", 0)
     n, q = 80_000, 80
     strategy = UBS()
-    strategy.reset(n, history_dtype=dtype)
+    strategy.reset(TrainingSet(n, history_dtype=dtype))
     for first in range(0, n, 10_000):
         strategy.update(torch.arange(first, first + 10_000), torch.rand(10_000, q))
     state = n * q * 5 * dtype.itemsize
@@ -415,7 +422,7 @@ def test_half_precision_history_stays_close_to_single(visits: Visits) -> None:
 @pytest.mark.parametrize("kind", [Balance, HardImbalance])
 def test_strategies_that_need_matrices_say_so(kind: type[Strategy]) -> None:
     with pytest.raises(ValueError, match="labels="):
-        kind().reset(5)
+        kind().reset(TrainingSet(5))
 
 
 @pytest.mark.parametrize("kind", [HardImbalance, LossBias, InfoBatch])
@@ -430,10 +437,10 @@ def test_strategies_by_loss_without_targets_say_so(visits: Visits, kind: type[St
 def test_random_and_balance_visit_every_sample_once(name: str, visits: Visits) -> None:
     strategy = make(name)
     visits.reset(strategy)
-    order = strategy.draw(strategy.uniform(), 8, N, torch.Generator().manual_seed(0), "none")
+    order = strategy.plan_epoch(strategy.uniform(), request(8, N, replacement="none"))
     assert sorted(order.tolist()) == list(range(N))
     assert not strategy.warms_up
-    assert not strategy.needs_predictions
+    assert "predictions" not in strategy.needs
 
 
 def test_balance_batches_have_the_label_proportions_of_the_whole() -> None:
@@ -441,8 +448,8 @@ def test_balance_batches_have_the_label_proportions_of_the_whole() -> None:
     labels[:8, 0] = 1
     labels[4:24, 1] = 1
     strategy = Balance()
-    strategy.reset(40, labels)
-    order = strategy.draw(strategy.uniform(), 10, 40, torch.Generator().manual_seed(0), "batch")
+    strategy.reset(TrainingSet(40, labels))
+    order = strategy.plan_epoch(strategy.uniform(), request(10, 40, replacement="batch"))
     assert [batch.sum(0).tolist() for batch in torch.split(labels[order], 10)] == [[2.0, 5.0]] * 4
 
 
@@ -453,7 +460,7 @@ def test_selected_epochs_prefer_likely_samples(name: str, replacement: Any, visi
     probabilities = strategy.probabilities(1000.0)
     counts = torch.zeros(N)
     for seed in range(40):
-        order = strategy.draw(probabilities, 5, 15, torch.Generator().manual_seed(seed), replacement)
+        order = strategy.plan_epoch(probabilities, request(5, N, 15, seed=seed, replacement=replacement))
         counts += torch.bincount(order, minlength=N)
     likely = probabilities >= probabilities.median()
     assert counts[likely].mean() > 2 * counts[~likely].mean()
