@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_ubs.experiment.recorder import Recorder
     from lightning_ubs.inspection.loggers import SelectionImages
     from lightning_ubs.selection.evaluation import EvaluationPass
+    from lightning_ubs.selection.order import Blocks
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
         UBS,
@@ -38,6 +39,7 @@ __all__ = [
     "ActiveBias",
     "Balance",
     "BatchSelection",
+    "Blocks",
     "Comparison",
     "EpochPlan",
     "EvaluationPass",
@@ -66,6 +68,7 @@ _HOMES = {
     "EvaluationPass": "selection.evaluation",
     "Recorder": "experiment.recorder",
     "SelectionImages": "inspection.loggers",
+    "Blocks": "selection.order",
     "EpochPlan": "selection.plan",
     "SelectionSampler": "selection.plan",
 }

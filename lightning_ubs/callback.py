@@ -31,6 +31,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
+from lightning_ubs.selection.order import Blocks, check_order
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
 from lightning_ubs.selection.session import FitSession
@@ -87,6 +88,8 @@ class BatchSelection(SelectionViews, Callback):
             steps predict.
         label_names: what the labels are called in frames and pictures; by default ``label_names`` of the datamodule or
             of the dataset, or the dataset's ``classes``.
+        order: :class:`Blocks` for data that lie in chunks, shards or files: samples of a few blocks come together, so
+            that each block is opened once. None for samples in any order.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -117,6 +120,7 @@ class BatchSelection(SelectionViews, Callback):
         memory: Memory = "replicated",
         refresh: EvaluationPass | None = None,
         label_names: Sequence[str] | None = None,
+        order: Blocks | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -131,6 +135,8 @@ class BatchSelection(SelectionViews, Callback):
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
+        check_order(order, strategy, self.replacement)
+        self.order = order
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -146,7 +152,12 @@ class BatchSelection(SelectionViews, Callback):
             raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
         self.fill_last = bool(fill_last)
         self._selector = Selector(
-            strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
+            strategy,
+            self.seed,
+            self.replacement,
+            fill_last=self.fill_last,
+            compact=save_state == "weights",
+            blocks=order,
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")

@@ -126,7 +126,8 @@ class BlockedEpoch:
         counts, fraction = _expected(self._probabilities[first:last][order], self._scale)
         assert self._edges is not None
         low, high = self._edges[place], self._edges[place + 1]
-        points = np.arange(_points_before(low, self._start), _points_before(high, self._start)) + self._start - low
+        first_point, last_point = _points_before(np.array([low, high]), self._start).tolist()
+        points = np.arange(first_point, last_point) + (self._start - low)
         counts[_chosen(fraction, points)] += 1
         ids = first + order
         return ids[counts > 0], counts[counts > 0]

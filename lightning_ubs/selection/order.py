@@ -16,7 +16,9 @@ from lightning_ubs._utils.arguments import call_repr
 from lightning_ubs._utils.checks import check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.blocks import BlockedEpoch, Integers
-from lightning_ubs.selection.plan import BatchLayout, EpochPlan, epoch_generator
+from lightning_ubs.functional.drawing import Replacement, epoch_generator
+from lightning_ubs.selection.plan import BatchLayout, EpochPlan
+from lightning_ubs.strategies import ActiveBias, Random, Strategy
 
 _SIZE = 4096
 
@@ -26,8 +28,8 @@ class Blocks:
 
     Blocks come in random order, ``window`` of them are open at a time, and samples are shuffled inside the window. How
     often a sample comes is what systematic drawing says, decided in its block; copies of a sample are spread over its
-    window. Warm-up epochs take the same order. The plan of an epoch is made window by window, so that it needs no memory
-    that grows with the epoch, and a resume in mid-epoch makes no window but those that it reads.
+    window. Warm-up epochs take the same order. The plan of an epoch is made window by window, so that its memory does
+    not grow with the epoch, and a resume in mid-epoch makes no window but those that it reads.
 
     Args:
         size: samples per block, where blocks are equally long. Defaults to the bounds that the dataset shows (its
@@ -104,7 +106,9 @@ class BlockOrder:
         """
         if probabilities is not None:
             count = layout.full_draws if fill else layout.num_draws
-            return BlockPlan(epoch, layout, [self._epoch(probabilities, seed, epoch, layout, count)], 0, count)
+            return BlockPlan(
+                epoch, layout, [self._epoch(probabilities, seed, epoch, layout, count)], 0, count, self.blocks.per_rank
+            )
         n, count = layout.num_samples, layout.num_draws
         first = 0 if layout.epoch_samples is None else epoch * count
         numbers = [epoch] if layout.epoch_samples is None else range(first // n, (first + max(count, 1) - 1) // n + 1)
@@ -217,6 +221,37 @@ class BlockPlan(EpochPlan):
         return share + (rank < rest)
 
 
+def check_order(order: Blocks | None, strategy: Strategy, replacement: Replacement) -> None:
+    """Refuse an order that is none, and a strategy or a way of drawing that block order cannot follow."""
+    if order is None:
+        return
+    if not isinstance(order, Blocks):
+        raise ValueError(f"order={order!r} is not an order; use order=Blocks(), or None for samples in any order.")
+    name = type(strategy).__name__
+    if replacement != "systematic":
+        raise ValueError(
+            f"replacement={replacement!r} does not go with order=Blocks(...), which draws systematically; use "
+            "replacement='systematic', or leave order out."
+        )
+    if _owner(strategy, "plan_epoch") not in (Strategy, Random, ActiveBias) or (
+        _owner(strategy, "plain_epoch") is not Strategy
+    ):
+        raise ValueError(
+            f"{name} makes the batches of its epochs itself, which order=Blocks(...) would break up; leave order out, "
+            "or use another strategy."
+        )
+
+
+def draws_by_probabilities(strategy: Strategy) -> bool:
+    """Whether P says how often a sample comes in a selected epoch, which else is a plain one."""
+    return _owner(strategy, "plan_epoch") is not Random
+
+
+def _owner(strategy: Strategy, method: str) -> type:
+    """The class that a strategy has a method of."""
+    return next(base for base in type(strategy).__mro__ if method in vars(base))
+
+
 def checked_bounds(bounds: Any, num_samples: int | None) -> Integers:
     """Bounds as ascending int64 without empty blocks, if they are bounds of ``num_samples`` samples."""
     try:
@@ -244,11 +279,10 @@ def shown_bounds(dataset: Any) -> Any:
     if own is not None:
         return own() if callable(own) else own
     if isinstance(dataset, ConcatDataset):
-        parts = [shown_bounds(part) for part in dataset.datasets]
+        sized: list[Any] = list(dataset.datasets)
+        parts = [shown_bounds(part) for part in sized]
         starts = [0, *dataset.cumulative_sizes]
-        found = [
-            [0, len(part)] if bounds is None else bounds for part, bounds in zip(dataset.datasets, parts, strict=True)
-        ]
+        found = [[0, len(part)] if bounds is None else bounds for part, bounds in zip(sized, parts, strict=True)]
         joined = [np.asarray(one)[:-1] + start for one, start in zip(found, starts[:-1], strict=True)]
         return None if all(part is None for part in parts) else np.append(np.concatenate(joined), starts[-1])
     n = len(dataset)
