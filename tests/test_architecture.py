@@ -59,6 +59,7 @@ ROOMS: dict[str, set[str]] = {
     "report": LABORATORY | {"experiment"},
     "comparison": LABORATORY | {"experiment", "report"},
     "cli": LABORATORY | {"experiment", "report", "__init__"},
+    "streams": BELOW,
     "__init__": LABORATORY | {"experiment", "comparison"},
     "__main__": {"cli"},
 }

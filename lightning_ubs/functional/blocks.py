@@ -177,7 +177,7 @@ def dealt(copies: Integers, taken: int, batch_size: int, generator: Generator) -
         generator: decides the order of batches.
 
     >>> ids = dealt(np.array([7, 7, 7, 1, 2, 3]), 0, 2, Generator().manual_seed(0))
-    >>> [sorted(batch) for batch in ids.reshape(3, 2).tolist()]
+    >>> sorted(sorted(batch) for batch in ids.reshape(3, 2).tolist())
     [[1, 7], [2, 7], [3, 7]]
     """
     head = min(-taken % batch_size, len(copies))
