@@ -170,7 +170,7 @@ class BatchSelection(SelectionViews, Callback):
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
         observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), loader, self.unbiased, refresh)
+        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
         self._seconds = 0.0
@@ -208,7 +208,7 @@ class BatchSelection(SelectionViews, Callback):
             on_dataset=self._see_dataset,
             refresh=None if self.refresh is None else self._steps.evaluate,
         )
-        self._steps.begin_fit(pl_module)
+        self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -263,7 +263,8 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return self._selector.state_dict() | {"kind": self._steps.observer.kind}
+        own = {"kind": self._steps.observer.kind, "labels": self._steps.verification.state_dict()}
+        return self._selector.state_dict() | own
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -274,6 +275,7 @@ class BatchSelection(SelectionViews, Callback):
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
         self._steps.observer.kind = state_dict["kind"]
+        self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 
     def _see_dataset(self, labels: DatasetLabels) -> None:

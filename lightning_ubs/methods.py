@@ -80,6 +80,10 @@ METHODS: tuple[KnownMethod, ...] = (
         "hard", "Hard", "HardImbalance", Look("#dd9c00", "#f5cf55", (0, (3, 1, 1, 1, 1, 1))), "Hard", ("hardimbalance",)
     ),
     KnownMethod("loss", "Loss", "LossBias", Look("#4b6b00", "#a9c94a", (0, (2, 1, 4, 1))), aliases=("lossbias",)),
+    KnownMethod(
+        "repeat_factor", "Repeat factor", "RepeatFactor", Look("#7a6a00", "#d6c95a", (0, (5, 1, 2, 1))), aliases=("rfs",)
+    ),
+    KnownMethod("class_aware", "Class-aware", "ClassAware", Look("#00767c", "#4fd0d6", (0, (1, 1, 4, 1)))),
     KnownMethod("infobatch", "InfoBatch", "InfoBatch", Look("#6a3fb5", "#bba0f5", (0, (6, 1, 1, 1)))),
     KnownMethod("ubs", "UBS", "UBS", Look("#c23b00", "#ff7433", "-", 2.3), "Ours"),
 )

@@ -155,6 +155,29 @@ def imbalance_weights(labels: np.ndarray, features: np.ndarray, neighbours: int)
     return weights
 
 
+def repeat_factors(labels: np.ndarray, threshold: float, by_instance: bool = False) -> np.ndarray:
+    """LVIS: the largest repeat factor of a sample's labels."""
+    n, q = labels.shape
+    result = np.ones(n)
+    total = labels.sum()
+    for i in range(n):
+        for j in range(q):
+            if labels[i, j] > 0:
+                share = sum(labels[k, j] > 0 for k in range(n)) / n
+                if by_instance:
+                    share = math.sqrt(share * labels[:, j].sum() / total)
+                result[i] = max(result[i], math.sqrt(threshold / share))
+    return result
+
+
+def class_aware(labels: np.ndarray) -> np.ndarray:
+    """Each label's weight shared by its samples; a sample without labels gets the mean of the others."""
+    n, q = labels.shape
+    given = [sum(1 / labels[:, j].sum() for j in range(q) if labels[i, j]) for i in range(n)]
+    known = [weight for weight in given if weight > 0]
+    return np.array([weight or sum(known) / len(known) for weight in given])
+
+
 def ordered_draws(probs: Sequence[float], size: int) -> dict[tuple[int, ...], float]:
     """Probability of every ordered sample of ``size`` ids, drawn one after the other without replacement."""
     result = {}

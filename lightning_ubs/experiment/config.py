@@ -30,8 +30,11 @@ _ASIDE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-# Settings of a selection that came later, each with the value at which it changes nothing: older runs are the same.
-_AS_BEFORE: Mapping[str, Any] = {"correlation_every": 1}
+# Settings of this package's groups that came later, with values at which nothing changes: older runs are the same.
+_AS_BEFORE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "selection": {"correlation_every": (1,)},
+    "model": {"loss": ("bce", None)},
+}
 
 
 # ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
@@ -116,7 +119,7 @@ def run_key(config: Mapping[str, Any]) -> str:
         }
         for group in ("data", "model", "selection", "trainer")
     }
-    parts["selection"] = telling_settings(parts["selection"])
+    parts |= {group: telling_settings(parts[group], group) for group in ("selection", "model")}
     path = config["data"].get("path")
     if path is not None and os.path.isfile(path):
         parts["data"]["path"] = sha256(path)
@@ -125,13 +128,14 @@ def run_key(config: Mapping[str, Any]) -> str:
     return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})
 
 
-def telling_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a selection that tell it from others, without those at which all is as it was without them.
+def telling_settings(settings: Mapping[str, Any], group: str = "selection") -> dict[str, Any]:
+    """The settings that tell a selection or model from others, without those at which all is as it was before them.
 
     >>> telling_settings({"s0": 64, "correlation_every": 1})
     {'s0': 64}
     """
-    return {name: value for name, value in settings.items() if name not in _AS_BEFORE or value != _AS_BEFORE[name]}
+    before = _AS_BEFORE[group] if group == "selection" or target_of(settings) is None else {}
+    return {name: value for name, value in settings.items() if name not in before or value not in before[name]}
 
 
 def digest(value: Any) -> str:

@@ -133,6 +133,7 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     parameters = {
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told
+    parameters |= {name: digest(value.tolist()) for name, value in vars(strategy).items() if _tells(name, value)}
     if row is None:
         parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
     selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__
@@ -222,6 +223,11 @@ def _strategy(selection: Selection) -> Strategy:
 def _known_label(selection: Selection) -> str:
     kind = type(_strategy(selection))
     return next((row.label for row in METHODS if row.strategy is kind), kind.__name__)
+
+
+def _tells(name: str, value: Any) -> bool:
+    """Whether a tensor is an argument, such as weights of the user's."""
+    return hasattr(value, "tolist") and not name.startswith("_")
 
 
 def _is_plain(value: Any) -> bool:

@@ -21,6 +21,7 @@ from lightning_ubs.functional.uncertainty import (
     window_fluctuation,
 )
 from lightning_ubs.functional.weights import (
+    class_aware_weights,
     effective_sample_size,
     hardness_probabilities,
     imbalance_weights,
@@ -29,6 +30,7 @@ from lightning_ubs.functional.weights import (
     proportional_probabilities,
     pruned_probabilities,
     raw_weights,
+    repeat_factors,
     sample_cross_entropy,
     sample_weights,
     selection_pressure,
@@ -39,6 +41,7 @@ from lightning_ubs.functional.weights import (
 __all__ = [
     "binary_entropy",
     "check_replacement",
+    "class_aware_weights",
     "correlation_of_chunks",
     "draw_epoch",
     "draw_plan",
@@ -55,6 +58,7 @@ __all__ = [
     "pruned_probabilities",
     "raw_weights",
     "recency_entropy",
+    "repeat_factors",
     "repeats_in_rows",
     "sample_cross_entropy",
     "sample_weights",

@@ -225,3 +225,55 @@ def _share_of_neighbours_without(labels: Tensor, features: Tensor, neighbours: i
         nearest = distance.topk(neighbours, dim=1, largest=False).indices
         shares.append(1 - labels[nearest].mean(1))
     return torch.cat(shares)
+
+
+def repeat_factors(labels: Tensor, threshold: float, frequency: Literal["image", "instance"] = "image") -> Tensor:
+    r"""Repeat factors of LVIS: :math:`r_i=\max_{j\in i}\max(1,\sqrt{t/f_j})`, 1 for a sample without labels.
+
+    Args:
+        labels: (n, q) of 0 and 1 or numbers of instances, or (n,) class ids.
+        threshold: t.
+        frequency: :math:`f_j` is the share of samples with label j, or (``"instance"``) the geometric mean of it and of
+            the label's share of all instances.
+
+    Returns:
+        (n,) float64 of at least 1.
+
+    >>> repeat_factors(torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]]), threshold=0.5)
+    tensor([1.0000, 1.0000, 1.4142, 1.0000], dtype=torch.float64)
+    """
+    if labels.ndim == 1:
+        counts = torch.bincount(labels.long()).double()
+        return _repeats(counts / len(labels), counts / len(labels), threshold, frequency)[labels.long()]
+    present = labels > 0
+    instances = labels.double().sum(0)
+    factors = _repeats(present.double().mean(0), instances / instances.sum().clamp(min=1), threshold, frequency)
+    return torch.where(present, factors, 1.0).amax(1) if labels.shape[1] else factors.new_ones(len(labels))
+
+
+def _repeats(by_sample: Tensor, by_instance: Tensor, threshold: float, frequency: str) -> Tensor:
+    share = by_sample if frequency == "image" else (by_sample * by_instance).sqrt()
+    return torch.where(share > 0, (threshold / share).sqrt(), 1.0).clamp(min=1)
+
+
+def class_aware_weights(labels: Tensor) -> Tensor:
+    r"""Weights that give every label the same total: :math:`\sum_jY_{ij}/n_j`; without labels, the mean of the others.
+
+    Args:
+        labels: (n, q) of 0 and 1, or (n,) class ids.
+
+    Returns:
+        (n,) float64, positive.
+
+    >>> class_aware_weights(torch.tensor([[1, 0], [1, 0], [1, 1], [0, 0]]))
+    tensor([0.3333, 0.3333, 1.3333, 0.6667], dtype=torch.float64)
+    """
+    if labels.ndim == 1:
+        ids = labels.long()
+        return 1 / torch.bincount(ids).double()[ids]
+    present = (labels > 0).double()
+    weights = present @ (1 / present.sum(0).clamp(min=1))
+    unlabeled = weights == 0
+    labeled = len(weights) - unlabeled.sum()
+    mean = torch.where(labeled > 0, weights.sum() / labeled.clamp(min=1), 1.0)
+    return torch.where(unlabeled, mean, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, get_args
 
 import lightning as L
 import torch
@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader
 from torchmetrics import MetricCollection
 from typing_extensions import override
 
+from lightning_ubs._utils.checks import check_choice
 from lightning_ubs.metrics import MacroAUC, multilabel_metrics
+from lightning_ubs.models.losses import WEIGHTED, LossName, label_loss, positive_weights
 
 _MANY_TIES = 0.05
 _LABEL_ROWS = 256
@@ -38,7 +40,11 @@ class MultiLabelModule(L.LightningModule, ABC):
         lr: Learning rate of Adam.
         weight_decay: L2 penalty inside Adam's gradient (not decoupled as in AdamW).
         lr_warmup_epochs: The learning rate rises linearly over these first epochs; 0 switches this off.
+        loss: ``"bce"``; ``"weighted"`` or ``"balanced"``, where a positive counts √((1 − f)/f) or (1 − f)/f times, with
+            the label's share f of the training samples; ``"focal"`` (γ 2); ``"asymmetric"`` (γ⁻ 4, γ⁺ 1, margin 0.05).
     """
+
+    positive_weights: Tensor
 
     def __init__(
         self,
@@ -48,8 +54,10 @@ class MultiLabelModule(L.LightningModule, ABC):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         lr_warmup_epochs: int = 0,
+        loss: LossName = "bce",
     ) -> None:
         super().__init__()
+        check_choice("loss", loss, get_args(LossName))
         for name, size in (("num_features", num_features), ("num_labels", num_labels)):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}; pass the width of the data.")
@@ -65,6 +73,11 @@ class MultiLabelModule(L.LightningModule, ABC):
         self.lr = lr
         self.weight_decay = weight_decay
         self.lr_warmup_epochs = lr_warmup_epochs
+        self.loss: LossName = loss
+        self._needs_frequencies, self._frequencies_were_given = True, False
+        if loss in WEIGHTED:
+            self.register_buffer("positive_weights", torch.full((num_labels,), torch.nan))
+            self.register_load_state_dict_post_hook(_note_loaded_frequencies)  # type: ignore[no-untyped-call]
         self.val_metrics = multilabel_metrics(prefix="val_")
         self.test_metrics = multilabel_metrics(prefix="test_")
 
@@ -75,6 +88,42 @@ class MultiLabelModule(L.LightningModule, ABC):
     @abstractmethod
     def predict_probs(self, x: Tensor) -> Tensor:
         """Return the predicted probabilities (b, q) in float32."""
+
+    def label_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the chosen ``loss`` of logits (b, q), a mean over (b, q)."""
+        if self.loss not in WEIGHTED:
+            return label_loss(self.loss, logits, y)
+        if self._needs_frequencies:
+            raise self._no_frequencies()
+        return label_loss(self.loss, logits, y, self.positive_weights)
+
+    def set_label_frequencies(self, labels: Any) -> None:
+        """Take the label frequencies of a weighted loss from labels (n, q), and keep them when fitting starts."""
+        labels = torch.as_tensor(labels)
+        if labels.ndim != 2 or labels.shape[1] != self.num_labels:
+            raise ValueError(
+                f"labels must have shape (n, {self.num_labels}), got {tuple(labels.shape)}; "
+                "pass the label matrix of the training set."
+            )
+        self.positive_weights.copy_(positive_weights(labels, self.loss))
+        self._needs_frequencies, self._frequencies_were_given = False, True
+
+    @override
+    def on_fit_start(self) -> None:
+        """Read the label frequencies of a weighted loss from the training set, unless they were given."""
+        if self.loss not in WEIGHTED or self._frequencies_were_given:
+            return
+        labels = training_labels(self.trainer)
+        if labels is None:
+            raise self._no_frequencies()
+        self.set_label_frequencies(labels)
+        self._frequencies_were_given = False
+
+    def _no_frequencies(self) -> RuntimeError:
+        return RuntimeError(
+            f"loss={self.loss!r} has no label frequencies: call model.set_label_frequencies(Y) with the training "
+            "labels (n, q), or fit on a datamodule with `train_labels` or on a dataset of known length with (x, y)."
+        )
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -149,6 +198,10 @@ class MultiLabelModule(L.LightningModule, ABC):
         steps = max(1, self.lr_warmup_epochs * math.ceil(batches / self.trainer.accumulate_grad_batches))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _note_loaded_frequencies(module: MultiLabelModule, incompatible_keys: Any) -> None:
+    module._needs_frequencies = bool(module.positive_weights.isnan().any())
 
 
 def training_labels(trainer: L.Trainer) -> Tensor | None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, leaky_relu
+from torch.nn.functional import leaky_relu
 from typing_extensions import override
 
 from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear, training_labels
+from lightning_ubs.models.losses import LossName
 
 _SLOPE = 0.1
 
@@ -78,6 +79,7 @@ class CLIF(MultiLabelModule):
         lr: Learning rate of Adam.
         weight_decay: L2 penalty inside Adam's gradient.
         lr_warmup_epochs: Epochs of linear learning-rate warm-up.
+        loss: ``"bce"``, ``"weighted"``, ``"balanced"``, ``"focal"`` or ``"asymmetric"``, as in `MultiLabelModule`.
     """
 
     adjacency: Tensor
@@ -95,8 +97,11 @@ class CLIF(MultiLabelModule):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         lr_warmup_epochs: int = 0,
+        loss: LossName = "bce",
     ) -> None:
-        super().__init__(num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs)
+        super().__init__(
+            num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs, loss=loss
+        )
         if num_labels < 2:
             raise ValueError(f"num_labels must be at least 2 for CLIF, got {num_labels}; use MLP for one label.")
         if in_layers < 1:
@@ -136,7 +141,8 @@ class CLIF(MultiLabelModule):
 
     @override
     def on_fit_start(self) -> None:
-        """Read the label graph from the training set, unless `set_label_graph` gave one."""
+        """Read the label graph from the training set, unless `set_label_graph` gave one, and what the loss needs."""
+        super().on_fit_start()
         if self._graph_was_given:
             return
         labels = training_labels(self.trainer)
@@ -147,10 +153,10 @@ class CLIF(MultiLabelModule):
 
     @override
     def loss_and_probs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean binary cross-entropy plus λ times the link loss, and the probabilities."""
+        """Return the mean loss over (b, q) plus λ times the link loss, and the probabilities."""
         embeddings = self.label_embeddings()
         logits = self._logits(x, embeddings)
-        loss = binary_cross_entropy_with_logits(logits, y.float())
+        loss = self.label_loss(logits, y)
         with torch.autocast(x.device.type, enabled=False):
             loss = loss + self.link_weight * link_loss(embeddings.float(), self.adjacency)
         return loss, torch.sigmoid(logits.detach() - self.logit_shift)

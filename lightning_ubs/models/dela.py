@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, linear
+from torch.nn.functional import linear
 from typing_extensions import override
 
 from lightning_ubs.models.base import LabelHeads, LabelLinear, MultiLabelModule, kaiming_linear
+from lightning_ubs.models.losses import LossName
 
 _TEMPERATURE = 2 / 3
 _NOISE_FLOOR = 0.5
@@ -54,6 +55,7 @@ class DELA(MultiLabelModule):
         lr: Learning rate of Adam.
         weight_decay: L2 penalty inside Adam's gradient.
         lr_warmup_epochs: Epochs of linear learning-rate warm-up.
+        loss: ``"bce"``, ``"weighted"``, ``"balanced"``, ``"focal"`` or ``"asymmetric"``, as in `MultiLabelModule`.
     """
 
     def __init__(
@@ -67,8 +69,11 @@ class DELA(MultiLabelModule):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         lr_warmup_epochs: int = 0,
+        loss: LossName = "bce",
     ) -> None:
-        super().__init__(num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs)
+        super().__init__(
+            num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs, loss=loss
+        )
         self.save_hyperparameters()
         self.beta, self.lr_ratio = beta, lr_ratio
         layers: list[nn.Module] = []
@@ -86,12 +91,12 @@ class DELA(MultiLabelModule):
 
     @override
     def loss_and_probs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return q times the mean binary cross-entropy plus β KL, and the probabilities of the noisy pass."""
+        """Return q times the mean loss over (b, q) plus β KL, and the probabilities of the noisy pass."""
         mean, logvar = self._encode(x)
         scale = noise_scale(binary_concrete(self.gate_layer(self.gate_embeddings).float()))
         noise = (logvar / 2).exp() * torch.randn_like(logvar)
         logits = self._decode(x, mean.unsqueeze(1) + scale * noise.unsqueeze(1))
-        loss = self.num_labels * binary_cross_entropy_with_logits(logits, y.float())
+        loss = self.num_labels * self.label_loss(logits, y)
         return loss + self.beta * perturbation_kl(mean, logvar, scale), torch.sigmoid(logits.detach())
 
     @override

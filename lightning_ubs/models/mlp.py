@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
 from lightning_ubs.models.base import MultiLabelModule
+from lightning_ubs.models.losses import LossName
 
 
 class MLP(MultiLabelModule):
-    """Linear layers with ReLU and dropout, trained with binary cross-entropy: the smallest useful baseline.
+    """Linear layers with ReLU and dropout, trained with a cross-entropy: the smallest useful baseline.
 
     Args:
         num_features: Number of features, d.
@@ -23,6 +23,7 @@ class MLP(MultiLabelModule):
         lr: Learning rate of Adam.
         weight_decay: L2 penalty inside Adam's gradient.
         lr_warmup_epochs: Epochs of linear learning-rate warm-up.
+        loss: ``"bce"``, ``"weighted"``, ``"balanced"``, ``"focal"`` or ``"asymmetric"``, as in `MultiLabelModule`.
     """
 
     def __init__(
@@ -34,8 +35,11 @@ class MLP(MultiLabelModule):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         lr_warmup_epochs: int = 0,
+        loss: LossName = "bce",
     ) -> None:
-        super().__init__(num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs)
+        super().__init__(
+            num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs, loss=loss
+        )
         # A configuration library's list type would keep the checkpoint from loading with weights_only.
         hidden = [int(width) for width in hidden]
         self.save_hyperparameters()
@@ -46,9 +50,9 @@ class MLP(MultiLabelModule):
 
     @override
     def loss_and_probs(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean binary cross-entropy over (b, q), and the probabilities."""
+        """Return the mean loss over (b, q), and the probabilities."""
         logits = self.network(x).float()
-        return binary_cross_entropy_with_logits(logits, y.float()), torch.sigmoid(logits)
+        return self.label_loss(logits, y), torch.sigmoid(logits)
 
     @override
     def predict_probs(self, x: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ class MPVAE(MultiLabelModule):
         lr: Learning rate of Adam.
         weight_decay: L2 penalty inside Adam's gradient.
         lr_warmup_epochs: Epochs of linear learning-rate warm-up.
+        loss: Has no choice here: there is no cross-entropy to weigh.
     """
 
     def __init__(
@@ -122,7 +123,13 @@ class MPVAE(MultiLabelModule):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         lr_warmup_epochs: int = 0,
+        loss: None = None,
     ) -> None:
+        if loss is not None:
+            raise ValueError(
+                f"loss={loss!r} does not fit MPVAE, whose likelihood is a multivariate probit without a cross-entropy; "
+                "leave loss out, or choose mlp, clif or dela."
+            )
         super().__init__(num_features, num_labels, lr=lr, weight_decay=weight_decay, lr_warmup_epochs=lr_warmup_epochs)
         for name, value, allowed in (
             ("eval_prob", eval_prob, ("closed_form", "mc")),

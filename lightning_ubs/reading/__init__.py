@@ -1,7 +1,6 @@
 """What a training step showed: predictions and targets, the dataset's matrices, and whether ids are right."""
 
-from lightning_ubs.reading.columns import Column
-from lightning_ubs.reading.dataset import DatasetLabels, feature_matrix, training_labels
+from lightning_ubs.reading.dataset import Column, DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.reading.gradient import RowScaling
 from lightning_ubs.reading.reader import Observation, StepObserver
 from lightning_ubs.reading.source import Outputs

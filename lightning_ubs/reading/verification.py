@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.reading.columns import Column
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
-from lightning_ubs.reading.dataset import DatasetLabels
+from lightning_ubs.reading.dataset import Column, DatasetLabels
+from lightning_ubs.reading.samples import Path, compare_with_items, labels_in_items, leaves, part_at
+from lightning_ubs.reading.signatures import MOVED, NOISE, OTHER, Distance, LabelMemory
 from lightning_ubs.reading.targets import batch_targets
-from lightning_ubs.selection.plan import EpochPlan
+from lightning_ubs.selection.plan import EpochPlan, world_size
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +26,13 @@ Ids = str | Callable[[Any], Any] | Literal[False] | None
 # Epochs of a fit whose first batch is verified; the first selected epoch is verified besides.
 FIRST_EPOCHS = 3
 
+_CHANGED = (
+    "Let batch k hold the samples it was asked for, in that order; or, if only the labels are changed on purpose, pass "
+    "ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train without this check."
+)
 _CAUSES = (
     "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds a "
-    "different shard, or a dataset that returns other samples than it was asked for. Let batch k hold the samples it "
-    "was asked for, in that order; or, if only the labels are changed on purpose, pass ids= (a key of the batch, or a "
-    "function (batch) -> ids), or ids=False to train without this check."
+    f"different shard, or a dataset that returns other samples than it was asked for. {_CHANGED}"
 )
 _MIXED = (
     "an augmentation mixes samples (mixup, cutmix), so that the predictions are of no single sample, or targets are "
@@ -37,25 +42,47 @@ _MIXED = (
 
 
 class IdVerification:
-    """Compares the first batch of the first epochs, and of the first selected one, with the plan.
+    """Compares what batches hold with the plan, before anything is learnt from them.
+
+    * In the first batch of the first epochs, and of the first selected one: the ids that the user names, or the targets
+      of the loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
+    * Where the dataset shows no labels, once per fit: the labels of the batch with those of a few items that are asked
+      of the dataset itself.
+    * In every step: that no row is missing, and at the end of each epoch that samples kept their labels since their
+      first visit, be it in the run before a resume.
 
     Args:
-        ids: a key of the batch or a function ``(batch) -> ids``; None compares the targets of the loss with the labels
-            that the dataset shows; False compares nothing.
+        ids: a key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
     """
 
     def __init__(self, ids: Ids = None) -> None:
         if not (ids is None or ids is False or isinstance(ids, str) or callable(ids)):
             raise ValueError(f"ids={ids!r} names no ids; use a batch key, a function (batch) -> ids, None or False.")
         self._ids = ids
+        self._memory = LabelMemory()
         self.begin(None)
 
     def begin(self, labels: DatasetLabels | None) -> None:
-        """A fit begins, on a dataset with these labels."""
+        """A fit begins, on a dataset with these labels; with None, the fit is over."""
         self._labels = labels
+        self._dataset = None if labels is None or self._ids is not None else labels.dataset
         self._epochs: set[int] = set()
         self._selected = False
+        self._place: Path | None = None
+        self._has_warned = False
         self.drop_step()
+        self._is_resumed = False
+        if labels is None or self._ids is False:
+            return
+        self._memory.begin(labels.num_samples)
+        self._is_resumed = not self._memory.is_empty
+        if labels.column is not None:
+            with suppress(TypeError, ValueError, RuntimeError, IndexError):
+                self._check_same_dataset(self._memory.show(labels.column))
+
+    def forget(self) -> None:
+        """Expect no sample to be one of an earlier fit."""
+        self._memory.forget()
 
     def drop_step(self) -> None:
         """Keep nothing of the step."""
@@ -66,8 +93,10 @@ class IdVerification:
     def start_step(self, plan: EpochPlan, k: int, selected: bool, batch: Any) -> None:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
         self.drop_step()
+        if batch is not None:
+            self._see_rows(plan, k, batch)
         if len(self._epochs) >= FIRST_EPOCHS and self._selected:
-            self._labels = None  # Nothing is compared any more, so no dataset is kept alive.
+            self._labels = self._dataset = None  # Nothing is compared with them any more, so they are not kept alive.
             return
         early = len(self._epochs) < FIRST_EPOCHS or selected
         if self._ids is False or not early or plan.epoch in self._epochs:
@@ -77,6 +106,16 @@ class IdVerification:
         self._planned, self._batch, self._where = plan[k], batch, f"epoch {plan.epoch}, batch {k}"
         if self._ids is not None:
             self._compare_ids(plan[k], self._read_ids(batch))
+
+    def labels_of(self, ids: Tensor) -> Tensor | None:
+        """The labels (b, q) or class indices (b,) of samples: what the dataset shows, else what its items hold.
+
+        None where neither tells. Items are asked of the dataset anew at each call, in a process of its own.
+        """
+        if self._labels is None:
+            return None
+        column = self._labels.column
+        return labels_in_items(self._labels.dataset, ids) if column is None else _rows_of(column, ids)
 
     @property
     def is_due(self) -> bool:
@@ -91,20 +130,169 @@ class IdVerification:
         Args:
             targets: those of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
         """
-        if self._planned is None:
+        planned = self._planned
+        if planned is None:
             return
         if not targets:
             found = batch_targets(self._batch)
             targets = () if found is None else (found,)
-        fitting = [target.detach().cpu() for target in targets if len(target) == len(self._planned)]
+        fitting = [target.detach().cpu() for target in targets if len(target) == len(planned)]
         if any(are_rows_permuted(fitting[0], other) for other in fitting[1:]):
             raise SelectionError(f"{self._where}: predictions are compared with the labels of two samples: {_MIXED}")
-        if fitting and self._compare_labels(self._planned, fitting[0]) is not Verdict.INCOMPARABLE:
+        if not fitting:
+            return
+        rows = self._batch_labels(fitting[0])
+        if rows is not None and _are_moved(fitting[0], rows):
+            raise SelectionError(
+                f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
+                "credited to other samples. Keep the order of the batch in training_step; or let it return the "
+                "predictions in that order ({'loss': loss, 'logits': logits}) and pass ids=False."
+            )
+        verdict = self._compare_labels(planned, fitting[0])
+        if rows is not None and verdict is Verdict.INCOMPARABLE and self._ids is None:
+            self._compare_with_batch(fitting[0], rows)
+        self._remember(planned, rows)
+        if verdict is not Verdict.SAME and self._dataset is not None:
+            self._compare_with_items(planned, fitting[0] if rows is None else rows)
+        if verdict is not Verdict.INCOMPARABLE or rows is not None:
             self.drop_step()
+
+    def end_epoch(self) -> None:
+        """Stop where samples have other labels than at their first visit; every process calls this at the same time."""
+        if self._ids is False or (world_size() > 1 and not self._memory.share()):
+            return
+        found = self._memory.judge()
+        if found is None or found.share < NOISE:
+            return
+        seen = f"{found.changed} of {found.compared} samples came with other labels than at their first visit"
+        if found.share >= MOVED and self._ids is None:
+            raise SelectionError(
+                f"{seen}, as different as those of other samples, so an id does not mean the same sample in each epoch "
+                "and predictions would be credited to other samples. Likely causes: a dataset that is drawn anew "
+                "during training (a queue, a cache), or a collate function that sorts. Let index i mean one sample "
+                "throughout; or, if only the labels change from visit to visit, pass ids= (a key of the batch, or a "
+                "function (batch) -> ids), or ids=False to train without this check."
+            )
+        self._memory.is_steady = False
+        if not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(
+                f"{seen}. If that is meant (labels that are drawn, or corrected), all is well; if an id "
+                "comes to mean another sample, its history is of no use: let index i mean one sample throughout.",
+                category=UserWarning,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later run recognizes the samples by."""
+        return self._memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Expect the samples of an earlier run."""
+        self._memory.load_state_dict(state)
+        self._is_resumed = not self._memory.is_empty
+
+    def _see_rows(self, plan: EpochPlan, k: int, batch: Any) -> None:
+        """A step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
+        planned, where = plan.rank_size(k), f"epoch {plan.epoch}, batch {k}"
+        known = None if self._place is None else part_at(batch, self._place)
+        rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
+        count = _rows_in(batch) if rows is None else len(rows)
+        if count is not None and count < planned:
+            raise SelectionError(
+                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
+                "which are missing. A collate function that drops samples is the likely cause: leave bad samples out "
+                "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
+            )
+        if rows is None or len(rows) != planned or self._ids is False:
+            return
+        self._memory.add(plan[k], rows)
+        if self._is_resumed:
+            self._check_resumed()
+
+    def _check_resumed(self) -> None:
+        """The first batches after a resume must have the labels that their samples had before."""
+        found = self._memory.judge()
+        if found is not None:
+            self._is_resumed = False
+            self._check_same_dataset(found)
+
+    def _check_same_dataset(self, found: Distance | None) -> None:
+        if found is None or found.share < NOISE:
+            return
+        seen = f"{found.changed} of {found.compared} samples have other labels than in the run that is continued"
+        if found.share >= OTHER:
+            raise SelectionError(
+                f"{seen}, so this is another dataset, another split, or another order of samples or labels, and "
+                "what is remembered belongs to other samples. Use the same data in the same order (seed random_split), "
+                "or start anew: a new Trainer and a new BatchSelection, without ckpt_path."
+            )
+        rank_zero_warn(
+            f"{seen}; selection continues with what is remembered of them. If labels were corrected, all is well.",
+            category=UserWarning,
+        )
+
+    def _batch_labels(self, targets: Tensor) -> Tensor | None:
+        """The labels of the batch, on the CPU; from now on it is known where in a batch they are.
+
+        They are what the loss compared its predictions with, in this order or another; else what is in the usual place.
+        """
+        usual = batch_targets(self._batch)
+        same, moved, named = [], [], []
+        for path, part in leaves(self._batch):
+            if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
+                continue
+            is_usual = usual is not None and part.data_ptr() == usual.data_ptr()
+            fitted = _like(part.detach(), targets)
+            if fitted is not None and compare(targets, fitted.cpu()) is Verdict.SAME:
+                same.append((path, fitted.cpu()))
+            elif (
+                fitted is not None
+                and (is_usual or len(torch.unique(targets)) > 2)
+                and _are_moved(targets, fitted.cpu())
+            ):
+                moved.append((path, fitted.cpu()))
+            elif is_usual:
+                named.append((path, part.detach().cpu() if fitted is None else fitted.cpu()))
+        found = [*same, *moved, *named]
+        if not found:
+            return None
+        self._place, rows = found[0]
+        return rows
+
+    def _compare_with_batch(self, targets: Tensor, rows: Tensor) -> None:
+        """The rows of the loss must be those of the batch."""
+        if compare(targets, rows) is Verdict.DIFFERENT:
+            raise SelectionError(
+                f"{self._where}: the targets of the loss are not the labels of the batch, row by row, so predictions "
+                f"may be of other samples or of several. {_CHANGED}"
+            )
+
+    def _compare_with_items(self, planned: Tensor, rows: Tensor) -> None:
+        """Ask the dataset for some of the planned samples, once per fit."""
+        dataset, self._dataset = self._dataset, None
+        asked = compare_with_items(dataset, planned, rows, self._place)
+        if asked.same is False:
+            raise SelectionError(
+                f"{self._where}: the labels of the batch are not those of the items that the dataset returns for the "
+                f"planned ids, so predictions would be credited to other samples. {_CAUSES}"
+            )
+
+    def _remember(self, planned: Tensor, rows: Tensor | None) -> None:
+        """From now on compare the labels of each sample with those of its first visit, beginning with this batch."""
+        known = None if self._place is None else part_at(self._batch, self._place)
+        if rows is None or not isinstance(known, Tensor) or self._labels is None:
+            return
+        is_first = self._memory.is_empty or self._is_resumed
+        self._memory.expect(self._labels.num_samples, known)
+        if is_first:
+            self._memory.add(planned, known)
+            if self._is_resumed:
+                self._check_resumed()
 
     def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
         column = None if self._labels is None else self._labels.column
-        verdict = Verdict.INCOMPARABLE if column is None else compare(targets, column.rows(planned))
+        shown = None if column is None else _rows_of(column, planned)
+        verdict = Verdict.INCOMPARABLE if shown is None else compare(targets, shown)
         if verdict is Verdict.DIFFERENT and self._ids is None and not self._is_another_column(planned, targets):
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the planned samples (as the dataset's "
@@ -114,7 +302,7 @@ class IdVerification:
         if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
         if verdict is Verdict.INCOMPARABLE:
-            log.debug("%s: the dataset shows no labels to compare with; ids are not verified.", self._where)
+            log.debug("%s: the dataset shows no labels to compare with.", self._where)
         return verdict
 
     def _is_another_column(self, planned: Tensor, targets: Tensor) -> bool:
@@ -155,8 +343,38 @@ class IdVerification:
 
 
 def _same(column: Column, planned: Tensor, targets: Tensor) -> bool:
-    same_shape = column.shape == tuple(targets.shape[1:])
-    return same_shape and compare(targets, column.rows(planned)) is Verdict.SAME
+    shown = _rows_of(column, planned) if column.shape == tuple(targets.shape[1:]) else None
+    return shown is not None and compare(targets, shown) is Verdict.SAME
+
+
+def _rows_of(column: Column, ids: Tensor) -> Tensor | None:
+    """The rows of a column; None where those of these samples turn out to be no numbers."""
+    with suppress(TypeError, ValueError, RuntimeError, IndexError):
+        return column.rows(ids)
+    return None
+
+
+def _like(part: Tensor, targets: Tensor) -> Tensor | None:
+    """A part of a batch in the shape of the loss's targets, or as class indices; None if it cannot be those."""
+    if part.numel() == targets.numel():
+        return part.reshape(targets.shape)
+    is_index = part.numel() == len(targets) and not part.is_floating_point()
+    is_one_hot = part.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
+    return part.flatten() if is_index else part if is_one_hot else None
+
+
+def _are_moved(targets: Tensor, rows: Tensor) -> bool:
+    """Whether the rows of the loss are those of the batch in another order; a few values alike are no proof."""
+    known = targets.reshape(len(targets), -1)
+    same_rows = known.shape == rows.reshape(len(rows), -1).shape and are_rows_permuted(targets.double(), rows.double())
+    return same_rows and (known.shape[1] > 1 or len(torch.unique(known)) > 1)
+
+
+def _rows_in(batch: Any) -> int | None:
+    """The number of rows of a batch whose labels are in the usual place; None where its tensors disagree."""
+    usual = batch_targets(batch)
+    sizes = {len(part) for path, part in leaves(batch) if isinstance(part, Tensor) and part.ndim > 0 and len(path) < 2}
+    return len(usual) if usual is not None and usual.ndim > 0 and sizes == {len(usual)} else None
 
 
 def _some(ids: Tensor) -> str:

@@ -128,6 +128,15 @@ def _find_loader(loaders: Any, key: LoaderKey | None) -> tuple[int, Any]:
     return sum(len(flat[k]) for k in keys[: keys.index(key)]), chosen
 
 
+def only_key(trainer: Trainer) -> LoaderKey | None:
+    """The key of the only train loader, where it stands in a dict or list; None where there is no key or several."""
+    loaders = getattr(trainer.train_dataloader, "iterables", trainer.train_dataloader)
+    if isinstance(loaders, Mapping) and len(loaders) == 1:
+        key: LoaderKey = next(iter(loaders))
+        return key
+    return 0 if isinstance(loaders, list | tuple) and len(loaders) == 1 else None
+
+
 def _check_is_not_cycled(loaders: list[Any], chosen: Any, key: LoaderKey, mode: str) -> None:
     """A loader that is started again in mid-epoch would be served another batch than the planned one."""
     longest = max(_length(loader) for loader in loaders)

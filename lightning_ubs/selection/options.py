@@ -16,7 +16,7 @@ from lightning_ubs.state import Shard
 from lightning_ubs.strategies import Strategy, TrainingSet
 
 Memory = Literal["replicated", "sharded"]
-Unbiased = bool | Literal["annealed"]
+Unbiased = bool | Literal["annealed", "predictions"]
 
 # Ways of drawing in which sample i comes mP_i times on average.
 _EXACT = ("systematic", "full")
@@ -41,7 +41,7 @@ def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replace
 def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Replacement) -> Unbiased:
     """How far gradients are weighed against P."""
     unbiased = strategy.default_unbiased if given is None else given
-    check_choice("unbiased", unbiased, (True, False, "annealed"))
+    check_choice("unbiased", unbiased, (True, False, "annealed", "predictions"))
     if unbiased and replacement not in _EXACT:
         raise ValueError(
             f"unbiased={unbiased!r} needs each sample to come as often as P says, which replacement={replacement!r} "

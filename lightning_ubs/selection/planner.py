@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
@@ -399,10 +400,16 @@ def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Ten
     return probabilities
 
 
+def digest(values: Tensor) -> str:
+    """A short text that tells one tensor from another."""
+    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
 def plain_arguments(strategy: Strategy) -> dict[str, str]:
     """The strategy's arguments as text, for a checkpoint."""
     arguments = constructor_arguments(strategy).items()
-    return {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
+    plain = {name: repr(value) for name, value in arguments if value is None or isinstance(value, int | float | str)}
+    return plain | {name: digest(value) for name, value in arguments if isinstance(value, Tensor)}
 
 
 def check_state(state: dict[str, Any], strategy: Strategy) -> None:

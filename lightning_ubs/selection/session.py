@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -91,6 +91,7 @@ class FitSession:
         self._fresh = False  # nothing was learnt in the epochs before this fit
         self._begun = False
         self._first_batch = True
+        self._has_grown = False
         self._read_early = False  # by a tuner, or in advance
         self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
         self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
@@ -148,6 +149,8 @@ class FitSession:
     def prepare(self) -> EpochPlan:
         """Make the plan of the trainer's epoch; every process does so at the same time."""
         epoch = self.trainer.current_epoch
+        if not self.selector.is_measured(epoch):
+            self._check_size()
         if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
             assert self._loader is not None
             self._refresh(self, epoch, self._loader)
@@ -163,6 +166,11 @@ class FitSession:
         self.selector.resume_at(batch)
         if state is not None:
             say_if_a_batch_is_missing(state, epoch, batch, int(self.trainer.num_training_batches))
+
+    def own_batch(self, batch: Any) -> Any:
+        """The part of a batch that comes from the loader that is selected from."""
+        key = _lightning.only_key(self.trainer) if self.key is None else self.key
+        return batch if key is None or batch is None else batch[key]
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
@@ -278,7 +286,7 @@ class FitSession:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
-            labels = shown.matrix(name) if "labels" in strategy.needs else None
+            labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
             features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
@@ -286,6 +294,22 @@ class FitSession:
         self.dataset = dataset
         self._restore()
         self._on_dataset(shown)
+
+    def _check_size(self) -> None:
+        """Refuse a dataset that has shrunk, and say once that one has grown."""
+        known, now = self.selector.strategy.num_samples, len(self.dataset)
+        if now < known:
+            raise SelectionError(
+                f"the train dataset shrank from {known} to {now} samples since training began, so some planned samples "
+                "are gone; keep its size, and start another fit, with a new Trainer, for another dataset."
+            )
+        if now > known and not self._has_grown:
+            self._has_grown = True
+            rank_zero_warn(
+                f"The train dataset grew from {known} to {now} samples since training began; the new ones are not "
+                "drawn. Start another fit, with a new Trainer, to train on all of them.",
+                category=UserWarning,
+            )
 
     def _restore(self) -> None:
         """Go on where the checkpoint was taken."""

@@ -29,7 +29,6 @@ class TrainingSteps:
         selector: learns from the predictions.
         observer: reads them.
         verification: compares planned ids with those of a batch.
-        loader: which of several loaders is selected from.
         unbiased: how far gradients are weighed against P.
         refresh: predictions of passes of their own, instead of those of the steps.
     """
@@ -39,69 +38,77 @@ class TrainingSteps:
         selector: Selector,
         observer: StepObserver,
         verification: IdVerification,
-        loader: str | int | None,
         unbiased: Unbiased,
         refresh: EvaluationPass | None,
     ) -> None:
         self.observer = observer
         self._selector = selector
         self._strategy = selector.strategy
-        self._verification = verification
-        self._loader = loader
+        self.verification = verification
         self._unbiased = unbiased
         self._refresh = refresh
         self._weights = SampleWeights(unbiased, selector)
-        self._scaling = RowScaling()
+        self._scaling = RowScaling(accepts_rest=unbiased == "predictions")
         self._current: tuple[EpochPlan, int, torch.device] | None = None
         self._has_backward = False
+        self._optimizer_steps: int | None = None
+        self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
 
-    def begin_fit(self, module: LightningModule) -> None:
+    def begin_fit(self, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
         self.observer.attach(module)
+        self._scaling.begin_fit()
+        self._optimizer_steps = None
+        self._is_backward_seen = self._is_any_backward_seen = False
+        if not continues:
+            self.verification.forget()
         self._announced = False
 
     def end_fit(self) -> None:
         """Learn what is left, keep nothing else of the fit, and leave its module as it was found."""
         self._selector.settle()
         self.observer.detach()
-        self._verification.begin(None)
+        self.verification.begin(None)
         self._scaling.stop()
         self._weights.forget()
         self._current = None
 
     def see_dataset(self, labels: DatasetLabels) -> None:
         """The train dataset is known, with what it shows of its labels."""
-        self._verification.begin(labels)
+        self.verification.begin(labels)
         self.observer.expect(self._strategy.num_labels or labels.num_labels)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
         """An epoch begins; its weights are computed now, so that no step waits for them."""
         if self._unbiased:
             self._weights.of_plan(plan)
+            self._scaling.begin_epoch()
 
     def begin(self, session: FitSession, module: LightningModule, batch: Any) -> None:
         """A step on ``batch`` begins."""
         k = current_batch(session.trainer)
         session.start_batch(k)
         self._has_backward = False
+        if self._optimizer_steps is None:
+            self._optimizer_steps = session.trainer.global_step
         self._current = session.plan, k, module.device
         if self._reads_steps:
             self.observer.start_step()
         if not fetches_in_step(session.trainer):
-            self._verify(session.plan, k, batch)
+            self._verify(session, k, batch)
 
     def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
         """The loss still has its graph: read it, verify its targets, and weigh its rows."""
         plan, k = session.plan, current_batch(session.trainer)
         if fetches_in_step(session.trainer) and not self._has_backward:
-            self._verify(plan, k, fetched_batch(session.trainer))
-        self._has_backward = True
-        verifying = self._verification.is_due
+            self._verify(session, k, fetched_batch(session.trainer))
+        self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
+        verifying = self.verification.is_due
         if self._reads_steps or verifying:
             self.observer.before_backward(module, loss, plan.rank_size(k), verifying)
         if verifying:
-            self._verification.check_targets(self.observer.loss_targets)
+            self.verification.check_targets(self.observer.loss_targets)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
 
@@ -111,7 +118,9 @@ class TrainingSteps:
 
     def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
         """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
-        k, batch = current_batch(session.trainer), self._own(batch)
+        if self._unbiased and not module.automatic_optimization:
+            self._check_backward(session.trainer.global_step, module)
+        k, batch = current_batch(session.trainer), session.own_batch(batch)
         if batch is None or not (outputs or self._has_backward):
             self._selector.skip_batch(k)
         else:
@@ -120,6 +129,19 @@ class TrainingSteps:
                 self._read(session.plan, k, module, outputs, batch)
             self._selector.finish_batch(k)
         self.observer.drop_step()
+
+    def _check_backward(self, optimizer_steps: int, module: LightningModule) -> None:
+        """Refuse backward passes by hand that no hook shows, so that nothing is weighed in them."""
+        stepped = optimizer_steps != self._optimizer_steps
+        # An optimizer that Lightning does not wrap counts no steps.
+        trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
+        if trained and not self._is_backward_seen:
+            raise SelectionError(
+                f"a step changed the module without a backward pass that unbiased={self._unbiased!r} could weigh; "
+                "call self.manual_backward(loss) in training_step instead of loss.backward()."
+            )
+        if stepped:
+            self._optimizer_steps, self._is_backward_seen = optimizer_steps, False
 
     def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
         """Read what the step predicted; the first one is learnt at once, to tell what is read."""
@@ -136,6 +158,8 @@ class TrainingSteps:
     def check_epoch(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
         plan = self._selector.plan
+        if self._strategy.needs & {"predictions", "labels"}:
+            self.verification.end_epoch()
         if "predictions" not in self._strategy.needs or plan is None:
             return
         if self._selector.skipped_batches == len(plan):
@@ -180,11 +204,8 @@ class TrainingSteps:
         """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
         return "predictions" in self._strategy.needs and (self._refresh is None or not self.observer.kind)
 
-    def _verify(self, plan: EpochPlan, k: int, batch: Any) -> None:
+    def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
-            self._verification.start_step(plan, k, self._selector.selects(plan.epoch), self._own(batch))
-
-    def _own(self, batch: Any) -> Any:
-        """The batch of the loader that is selected from."""
-        return batch if self._loader is None or batch is None else batch[self._loader]
+            selected = self._selector.selects(session.plan.epoch)
+            self.verification.start_step(session.plan, k, selected, session.own_batch(batch))

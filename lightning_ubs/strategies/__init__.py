@@ -1,4 +1,4 @@
-"""The paper's method, the five it is compared with, and two that save training."""
+"""The paper's method and its rivals, strategies that save training, and static ones that read no predictions."""
 
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
@@ -8,6 +8,7 @@ from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
+from lightning_ubs.strategies.static import ClassAware, RepeatFactor, Weighted
 from lightning_ubs.strategies.ubs import UBS
 from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
@@ -15,6 +16,7 @@ __all__ = [
     "UBS",
     "ActiveBias",
     "Balance",
+    "ClassAware",
     "EpochRequest",
     "HardImbalance",
     "InfoBatch",
@@ -22,7 +24,9 @@ __all__ = [
     "Measurement",
     "Random",
     "RecencyBias",
+    "RepeatFactor",
     "Strategy",
     "TrainingSet",
     "UncertaintyStrategy",
+    "Weighted",
 ]

@@ -26,7 +26,7 @@ class TrainingSet:
 
     Attributes:
         num_samples: n.
-        labels: (n, q) label matrix, if the strategy needs ``"labels"``.
+        labels: (n, q) label matrix, if the strategy needs ``"labels"``; or (n,) class ids, if it takes them.
         features: (n, d) feature matrix, if it needs ``"features"``.
         history_dtype: How predictions should be kept.
         shard: Whose rows this process keeps; None for those of all samples.
@@ -113,6 +113,8 @@ class Strategy(ABC):
     needs: frozenset[Need] = frozenset({"predictions"})
     #: Epochs before the first selected one are shuffled passes; False selects from the first epoch on.
     warms_up: ClassVar[bool] = True
+    #: Whether the labels may be (n,) class ids, where each sample has one class.
+    takes_class_ids: ClassVar[bool] = False
     #: How samples are drawn where the user does not say; with one given, only ways whose mean is exact are allowed.
     default_replacement: ClassVar[Replacement | None] = None
     #: Whether gradients count 1/(nP) where the user does not say.

@@ -39,8 +39,15 @@ def configuration(number: int, workers: bool = True) -> Configuration:
     bins, s0, window = chance.choice([2, 5, 9]), chance.choice([1.0, 7.0, 100.0]), chance.choice([2, 3, 5])
     strategy = chance.choice(
         [
-            UBS(chance.choice([0.0, 0.3, 1.0]), window, s0, bins, correlation),
-            UBS(chance.choice([0.5, 0.8]), window, s0, bins, correlation, quantizer="ceil"),
+            UBS(lambda1=chance.choice([0.0, 0.3, 1.0]), window=window, s0=s0, bins=bins, correlation=correlation),
+            UBS(
+                lambda1=chance.choice([0.5, 0.8]),
+                window=window,
+                s0=s0,
+                bins=bins,
+                correlation=correlation,
+                quantizer="ceil",
+            ),
             RecencyBias(window=window, s0=s0, correlation=correlation, bins=bins),
             ActiveBias(correlation=correlation, bins=bins, smoothing=chance.choice([None, 0.1])),
             ActiveBias(mode="quantized", s0=s0, correlation=correlation, bins=bins, ddof=chance.choice([0, 1])),
@@ -112,7 +119,8 @@ def _compare(one: Any, epoch: int, end: int, module: Any, watch: Any, dataset: A
     shown, strategy, start = watch.shown[epoch], one.strategy, one.selection["warmup_epochs"]
     trained, planned = module.ids()[epoch], watch.plans[epoch]
     assert trained == planned[: len(trained)], one
-    selected = epoch >= start or not strategy.warms_up
+    stops = one.selection["end_epoch"] is not None and not strategy.decays
+    selected = (epoch >= start or not strategy.warms_up) and not (stops and epoch >= end)
     known = _histories(module, epoch, n)
     seen = any(known)
     expected = np.full(n, 1 / n)

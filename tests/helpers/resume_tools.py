@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -14,16 +16,19 @@ from lightning_ubs import (
     ActiveBias,
     Balance,
     BatchSelection,
+    ClassAware,
     EvaluationPass,
     HardImbalance,
     InfoBatch,
     LossBias,
     Random,
     RecencyBias,
+    RepeatFactor,
     Strategy,
+    Weighted,
 )
 
-STRATEGIES: dict[str, type[Strategy]] = {
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "UBS": UBS,
     "ActiveBias": ActiveBias,
     "RecencyBias": RecencyBias,
@@ -32,12 +37,18 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "Random": Random,
     "LossBias": LossBias,
     "InfoBatch": InfoBatch,
+    "Weighted": partial(Weighted, [1.0 + i % 5 for i in range(52)]),
+    "RepeatFactor": partial(RepeatFactor, 0.9),
+    "ClassAware": ClassAware,
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
 }
 # 40 samples are five batches of 8, which two processes share evenly.
 OPTIONS = {
     "InfoBatch": {"epoch_size": 40},
+    "Weighted": {"epoch_size": 40, "end_epoch": 4},
+    "RepeatFactor": {"epoch_size": 40, "end_epoch": 5},
+    "ClassAware": {"epoch_size": 40, "unbiased": True},
     "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
     "UBS, evaluated": {"refresh": EvaluationPass()},
 }

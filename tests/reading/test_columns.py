@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from lightning_ubs.reading.columns import columns_of
+from lightning_ubs.reading.dataset import columns_of
 
 N = 6
 Y = torch.eye(3)[[0, 1, 2, 2, 1, 0]]

@@ -1,0 +1,248 @@
+"""A few items asked of the dataset itself, before any collate function: what their labels are.
+
+A process of its own asks them, forked for the purpose, so that no random state, counter or open file of the training
+moves. Whatever goes wrong there (a dataset that cannot be read in a worker, an item that raises or takes too long)
+means that nothing was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_ubs.reading.signatures import OTHER, distance, signatures
+from lightning_ubs.reading.targets import LABEL_NAMES
+
+log = logging.getLogger(__name__)
+
+Path = tuple[str | int, ...]
+
+# Seconds for the first item, and for all of them together.
+_FIRST, _ALL = 20, 30
+# Bits that must differ between other samples, so that a few items tell something.
+_TELLING = 5
+# Labels as different as this, where so many bits could differ, are no noisy ones of the same samples.
+_CLEARLY, _CLEARLY_TELLING = 0.75, 20
+# Numbers of a part of an item that may be its labels; an image has more.
+_SMALL = 2**14
+_DEPTH, _PARTS = 4, 64
+# Threads of an ended collective leave meanwhile; see selection/loader.py.
+_REST = 0.01
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The parts of a batch or an item that hold numbers, with the way to each.
+
+    >>> [path for path, _ in leaves({"x": torch.zeros(2), "more": (1, "text", [0, 1])})]
+    [('x',), ('more', 0), ('more', 2)]
+    """
+    if isinstance(value, Tensor | np.ndarray | np.generic | int | float) or hasattr(type(value), "toarray"):
+        yield path, value
+        return
+    if len(path) >= _DEPTH or isinstance(value, str | bytes):
+        return
+    if isinstance(value, Mapping):
+        inner: list[tuple[str | int, Any]] = [(key, value[key]) for key in value if isinstance(key, str | int)]
+    elif isinstance(value, list | tuple):
+        if value and all(isinstance(one, int | float | np.number | np.bool_) for one in value):
+            yield path, value
+            return
+        inner = list(enumerate(value))
+    elif dataclasses.is_dataclass(value):
+        inner = list(vars(value).items())
+    else:
+        inner = [(name, getattr(value, name)) for name in LABEL_NAMES if hasattr(value, name)]
+    for key, part in inner[:_PARTS]:
+        yield from leaves(part, (*path, key))
+
+
+def part_at(value: Any, path: Path) -> Any:
+    """The part of a batch at the end of this way; None where the way leads nowhere."""
+    for key in path:
+        try:
+            value = getattr(value, str(key)) if not isinstance(value, Mapping | list | tuple) else value[key]  # type: ignore[index]
+        except (AttributeError, IndexError, KeyError):
+            return None
+    return value
+
+
+def ask(dataset: Any, ids: Sequence[int]) -> list[dict[Path, np.ndarray]]:
+    """The small numeric parts of the items of some samples; fewer than asked for where time is up or one raises."""
+    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
+        return []
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        time.sleep(_REST)
+    reader: DataLoader[Any] = DataLoader(
+        dataset,
+        sampler=list(ids),
+        batch_size=None,
+        collate_fn=_small_parts,
+        num_workers=1,
+        timeout=_FIRST,
+        multiprocessing_context="fork",
+        generator=torch.Generator(),
+    )
+    items: list[dict[Path, np.ndarray]] = []
+    begun = time.monotonic()
+    with _open_files_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for item in reader:
+                items.append(item)
+                if time.monotonic() - begun > _ALL:
+                    break
+        except Exception as error:
+            # Whatever a foreign dataset raises in a worker, training may go well without one.
+            log.debug("Item %d could not be asked of the dataset: %s", len(items), error)
+    return items
+
+
+def _small_parts(item: Any) -> dict[Path, np.ndarray]:
+    """Runs in the worker, so that no image is sent."""
+    found = {}
+    for path, part in leaves(item):
+        with contextlib.suppress(Exception):
+            array = _as_array(part)
+            if array.dtype.kind in "biuf":
+                found[path] = array
+    return found
+
+
+def _as_array(part: Any) -> np.ndarray:
+    size = part.numel() if isinstance(part, Tensor) else np.prod(getattr(part, "shape", ()), dtype=int)
+    if size > _SMALL:
+        return np.empty(0, dtype=object)
+    if isinstance(part, Tensor):
+        part = part.detach().to_dense() if part.layout is not torch.strided else part.detach()
+        return np.array((part.float() if part.dtype is torch.bfloat16 else part).cpu().numpy())
+    return np.array(part.toarray() if hasattr(part, "toarray") else part)
+
+
+@contextlib.contextmanager
+def _open_files_kept() -> Iterator[None]:
+    """A forked process shares open files with this one, and reading there moves their positions: put them back."""
+    places = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError, ValueError):
+                places[int(name)] = os.lseek(int(name), 0, os.SEEK_CUR)
+    try:
+        yield
+    finally:
+        for file, place in places.items():
+            with contextlib.suppress(OSError):
+                if os.lseek(file, 0, os.SEEK_CUR) != place:
+                    os.lseek(file, place, os.SEEK_SET)
+
+
+class Asked(NamedTuple):
+    """What items say of the rows of a batch.
+
+    Attributes:
+        same: True if the batch has the labels of the planned samples, False if it has those of others, None if the
+            items do not tell.
+        path: where in an item its labels are.
+    """
+
+    same: bool | None
+    path: Path = ()
+
+
+def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | None) -> Asked:
+    """Whether the labels of a batch are those of the items that the dataset has for its planned ids.
+
+    Args:
+        dataset: the train dataset.
+        ids: (b,) planned.
+        rows: (b, q) labels or (b,) class indices of the batch, on the CPU.
+        place: where in the batch they are; an item whose collate function is the usual one has them there too.
+    """
+    classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
+    found = signatures(rows, classes)
+    chosen = _telling(found)
+    items = ask(dataset, ids[chosen].tolist())
+    chosen = chosen[: len(items)]
+    width = rows.shape[1] if rows.ndim > 1 else 1
+    away: Path | None = None
+    paths = [path for path in items[0] if all(path in item for item in items)] if items else []
+    for path in sorted(paths, key=lambda one: one != place):
+        parts = [item[path] for item in items]
+        expected = _as_rows(parts, width, classes)
+        expected = _as_classes(parts, width, classes) if expected is None else expected
+        between = None if expected is None else distance(found[chosen], expected, _TELLING)
+        if expected is None or between is None:
+            continue
+        if between.share < OTHER:
+            return Asked(True, path)
+        if _are_among(expected, found) or (path == place and _is_far(found[chosen], expected)):
+            away = away or path
+    return Asked(None) if away is None else Asked(False, away)
+
+
+def labels_in_items(dataset: Any, ids: Tensor) -> Tensor | None:
+    """The labels that the items of some samples hold in a usual place, or second in a pair; None where they do not."""
+    items = ask(dataset, ids.tolist())
+    if not items or len(items) < len(ids):
+        return None
+    firsts = {path[0] for item in items for path in item if path}
+    is_pair = firsts <= {0, 1} and 1 in firsts
+    for path in [(name,) for name in LABEL_NAMES] + ([(1,)] if is_pair else []):
+        parts = [item[path] for item in items if path in item]
+        if len(parts) == len(items) and len({part.shape for part in parts}) == 1 and parts[0].ndim < 2:
+            return torch.as_tensor(np.stack(parts))
+    return None
+
+
+def _are_among(expected: Tensor, found: Tensor) -> bool:
+    """Whether every one of these labels is in the batch, as often as here, and they are no mere yes and no."""
+    kinds, counts = torch.unique(expected, return_counts=True)
+    return len(kinds) > 2 and bool(((found == kinds.unsqueeze(1)).sum(1) >= counts).all())
+
+
+def _is_far(found: Tensor, expected: Tensor) -> bool:
+    """Whether these cannot be noisy labels of the same samples."""
+    between = distance(found, expected, _CLEARLY_TELLING)
+    return between is not None and between.share >= _CLEARLY
+
+
+def _telling(found: Tensor, most: int = 32) -> Tensor:
+    """Places in the batch of samples that are as unlike each other as possible."""
+    _, kind = torch.unique(found, return_inverse=True)
+    seen: dict[int, int] = {}
+    turn = []
+    for one in kind.tolist():
+        turn.append(seen.get(one, 0))
+        seen[one] = turn[-1] + 1
+    return torch.tensor(turn).argsort(stable=True)[:most].sort().values
+
+
+def _as_rows(parts: list[np.ndarray], width: int, classes: bool) -> Tensor | None:
+    """Signatures of parts that are a row of ``width`` labels, or one class index each."""
+    if any(part.size != (1 if classes else width) for part in parts):
+        return None
+    return signatures(torch.as_tensor(np.stack([part.reshape(-1) for part in parts])), classes)
+
+
+def _as_classes(parts: list[np.ndarray], width: int, classes: bool) -> Tensor | None:
+    """Signatures of parts that list the labels of their sample."""
+    if classes or any(
+        part.dtype.kind not in "iu" or part.ndim > 1 or np.any((part < 0) | (part >= width)) for part in parts
+    ):
+        return None
+    rows = torch.zeros(len(parts), width)
+    for row, part in zip(rows, parts, strict=True):
+        row[torch.as_tensor(part.reshape(-1).astype(np.int64))] = 1
+    return signatures(rows)

@@ -1,0 +1,331 @@
+"""Where the dataset shows no labels, or shows those of other samples: a row is of the planned sample, or refused."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from observe_tools import train
+from tiny_training import N, Tiny, data, fit, loader, trainer
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.utils.data import Dataset, TensorDataset
+
+from lightning_ubs import UBS, BatchSelection, SelectionError
+
+X, Y = data().tensors
+RECORDS = [(x, y) for x, y in zip(X, Y, strict=True)]
+
+
+class Hidden(Dataset[Any]):
+    """Shows no labels: they are in records of mixed types."""
+
+    def __init__(self, rows: Any = None) -> None:
+        self.records = [("name", x, y) for x, y in RECORDS] if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Any:
+        _, x, y = self.records[i]
+        return x, y
+
+
+class Sorts(Tiny):
+    """Rows are sorted inside the step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        order = x[:, 1].argsort()
+        return super().training_step((x[order], y[order]), batch_idx)
+
+
+class Ors(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        return super().training_step((x, torch.maximum(y, y.roll(1, 0))), batch_idx)
+
+
+def stacked(samples: list[Any]) -> Any:
+    return torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])
+
+
+def sorting(samples: list[Any]) -> Any:
+    return stacked(sorted(samples, key=lambda sample: float(sample[0][1])))
+
+
+def refusal(module: Tiny | None = None, rows: Any = None, epochs: int = 3, **options: Any) -> str:
+    with pytest.raises(SelectionError) as error:
+        fit(BatchSelection(UBS(), warmup_epochs=1, **options), module, rows, max_epochs=epochs)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["labels shown", "labels hidden"])
+@pytest.mark.parametrize("ids", [None, lambda batch: batch[0][:, 0].long()], ids=["labels", "ids"])
+def test_rows_sorted_inside_the_step_are_refused(shown: bool, ids: Any) -> None:
+    rows = loader(data() if shown else Hidden())
+    message = refusal(Sorts(), rows, ids=ids)
+    assert "epoch 0, batch 0: the loss's rows are those of the batch in another order" in message
+    train(Sorts(), loader(Hidden()), ids=False)
+
+
+def test_rows_sorted_for_the_loss_alone_have_a_way_out() -> None:
+    class Returns(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            logits, order = self(x), x[:, 1].argsort()
+            self.record(x, logits)
+            return {"loss": bce(logits[order], y[order]), "logits": logits}
+
+    assert "pass ids=False" in refusal(Returns(), loader(Hidden()))
+    train(Returns(), loader(Hidden()), ids=False)
+
+
+def test_targets_of_two_samples_in_one_are_refused() -> None:
+    message = refusal(Ors(), loader(Hidden()))
+    assert "not the labels of the batch, row by row" in message
+    train(Ors(), loader(Hidden()), ids=False)
+    train(Ors(), loader(Hidden()), ids=lambda batch: batch[0][:, 0].long())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collate_function_that_sorts_is_found_by_asking_the_dataset(workers: int) -> None:
+    message = refusal(rows=loader(Hidden(), collate_fn=sorting, num_workers=workers))
+    assert "epoch 0, batch 0: the labels of the batch are not those of the items" in message
+    assert "ids=False" in message
+    train(Tiny(), loader(Hidden(), collate_fn=sorting), ids=False)
+
+
+class Touched(Hidden):
+    """Counts, draws random numbers and reads a file at every item."""
+
+    def __init__(self, path: Any) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.file = path.open("rb", buffering=0)
+
+    def __getitem__(self, i: int) -> Any:
+        self.asked.append(i)
+        random.random(), np.random.rand(), torch.rand(())
+        self.file.read(1)
+        return super().__getitem__(i)
+
+
+def test_asking_touches_nothing_of_the_training(tmp_path: Any) -> None:
+    (tmp_path / "data").write_bytes(bytes(10_000))
+
+    class Drawing(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
+            return super().training_step(batch, batch_idx)
+
+    runs = []
+    for ids in (None, False):
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        dataset, module = Touched(tmp_path / "data"), Drawing()
+        module.drawn = []
+        fit(BatchSelection(UBS(), warmup_epochs=1, ids=ids), module, loader(dataset), max_epochs=2)
+        runs.append((dataset.asked, dataset.file.tell(), module.drawn))
+        dataset.file.close()
+    assert runs[0] == runs[1]
+    assert runs[0][1] == 2 * N
+
+
+class Queue(Hidden):
+    """Holds other samples in each epoch."""
+
+    def __init__(self, share: float = 1.0) -> None:
+        super().__init__()
+        self.share, self.epoch = share, 0
+
+    def next_epoch(self) -> None:
+        order = torch.arange(N)
+        moved = torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch))[: round(self.share * N)]
+        order[moved] = moved.roll(1)
+        self.records = [self.records[i] for i in order.tolist()]
+        self.epoch += 1
+
+
+class Redraws(Tiny):
+    def __init__(self, queue: Any) -> None:
+        super().__init__()
+        self.queue = queue
+
+    def on_train_epoch_end(self) -> None:
+        self.queue.next_epoch()
+
+
+def test_a_dataset_that_is_drawn_anew_each_epoch_is_refused_within_two_epochs() -> None:
+    queue = Queue()
+    message = refusal(Redraws(queue), loader(queue), epochs=9)
+    assert queue.epoch <= 2
+    assert "of 42 samples came with other labels than at their first visit" in message
+    assert "a queue, a cache" in message
+    train(Redraws(queue), loader(queue), ids=False, max_epochs=3)
+
+
+def test_a_cache_of_which_a_part_is_replaced_is_told_of_and_then_refused() -> None:
+    cache = Queue(0.3)
+    with pytest.warns(UserWarning, match="came with other labels than at their first visit. If that is meant"):
+        assert "a queue, a cache" in refusal(Redraws(cache), loader(cache), epochs=20)
+
+
+class Noisy(Hidden):
+    """A part of the labels is flipped at each visit."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x, torch.where(torch.rand(len(y)) < self.rate, 1 - y, y)
+
+
+def test_labels_that_are_noisy_at_each_visit_are_told_of_once() -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        train(Tiny(), loader(Noisy(0.05)), max_epochs=6)
+    assert sum("came with other labels" in str(one.message) for one in told) == 1
+
+
+class Soft(Hidden):
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x + torch.randn(()), y * (0.9 + 0.0 * torch.rand(())) + 0.05
+
+
+def test_augmented_inputs_and_smoothed_labels_raise_no_alarm() -> None:
+    class AnyX(Tiny):
+        def record(self, x: Tensor, logits: Tensor) -> None:
+            pass
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*other labels.*")
+        train(AnyX(), loader(Soft()), max_epochs=4)
+
+
+def dropping(samples: list[Any]) -> Any:
+    return stacked([sample for sample in samples if int(sample[0][0]) != 17])
+
+
+@pytest.mark.parametrize("ids", [None, False])
+def test_a_row_that_is_missing_in_any_batch_is_named(ids: Any) -> None:
+    for seed in range(3):
+        message = refusal(rows=loader(Hidden(), collate_fn=dropping), ids=ids, seed=seed)
+        assert "for 7 samples, but the planned batch has 8" in message or "for 1 samples, but the planned" in message
+        assert "torch.utils.data.Subset" in message
+
+
+def test_the_batch_of_the_only_loader_in_a_dict_is_its_own() -> None:
+    class Inner(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            part = batch["a"] if isinstance(batch, dict) else batch[0]
+            return super().training_step((part["x"], part["y"]), batch_idx)
+
+    def with_index(samples: list[Any]) -> Any:
+        x, y = stacked(samples)
+        return {"x": x, "y": y, "index": x[:, 0].long()}
+
+    for rows in ({"a": loader(collate_fn=with_index)}, [loader(collate_fn=with_index)]):
+        train(Inner(), rows, ids="index")
+        train(Inner(), rows)
+    with pytest.raises(SelectionError, match="the batch holds the samples"):
+        train(Inner(), {"a": loader(collate_fn=lambda s: with_index(s[::-1]))}, ids="index")
+
+
+class Grows(Hidden):
+    step = 1
+
+    def next_epoch(self) -> None:
+        self.records = [*self.records, *self.records[:1]] if self.step > 0 else self.records[:-1]
+
+
+def test_samples_that_come_or_go_during_training_are_told_of() -> None:
+    grows = Grows()
+    with pytest.warns(
+        UserWarning, match="grew from 42 to 43 samples since training began; the new ones are not"
+    ) as told:
+        train(Redraws(grows), loader(grows), max_epochs=5)
+    assert sum("grew from" in str(one.message) for one in told) == 1
+    shrinks = Grows()
+    shrinks.step = -1
+    with pytest.raises(SelectionError, match="shrank from 42 to 41 samples"):
+        train(Redraws(shrinks), loader(shrinks))
+
+
+def hidden_half(seed: int) -> Hidden:
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(seed))[:30].tolist()
+    return Hidden([("name", *RECORDS[i]) for i in order])
+
+
+def shown_half(seed: int) -> Any:
+    return torch.utils.data.random_split(data(), [30, N - 30], torch.Generator().manual_seed(seed))[0]
+
+
+@pytest.mark.parametrize("half", [hidden_half, shown_half], ids=["labels hidden", "labels shown"])
+@pytest.mark.parametrize("batches", [0, 2], ids=["epoch end", "mid-epoch"])
+def test_a_checkpoint_knows_its_dataset(half: Any, batches: int, tmp_path: Any) -> None:
+    def run(seed: int, **options: Any) -> None:
+        chosen = BatchSelection(UBS(), warmup_epochs=1)
+        made = trainer(chosen, **options)
+        made.fit(
+            Tiny(), loader(half(seed)), ckpt_path=tmp_path / "last.ckpt" if (tmp_path / "last.ckpt").exists() else None
+        )
+        if not (tmp_path / "last.ckpt").exists():
+            made.save_checkpoint(tmp_path / "last.ckpt")
+
+    run(0, max_steps=8 + batches, max_epochs=8)
+    torch.load(tmp_path / "last.ckpt", weights_only=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*other labels.*")
+        run(0, max_epochs=6)
+    with pytest.raises(
+        SelectionError, match=r"samples have other labels than in the run that is continued.*random_split"
+    ):
+        run(1, max_epochs=6)
+
+
+@pytest.mark.parametrize("half", [hidden_half, shown_half], ids=["labels hidden", "labels shown"])
+def test_a_second_fit_on_other_samples_is_refused_and_a_new_one_is_not(half: Any) -> None:
+    chosen = BatchSelection(UBS(), warmup_epochs=1)
+    made = trainer(chosen, max_epochs=2)
+    made.fit(Tiny(), loader(half(0)))
+    made.fit_loop.max_epochs = 3
+    made.fit(Tiny(), loader(half(0)))
+    made.fit_loop.max_epochs = 4
+    with pytest.raises(SelectionError, match="in the run that is continued"):
+        made.fit(Tiny(), loader(half(1)))
+    trainer(chosen, max_epochs=2).fit(Tiny(), loader(half(1)))
+
+
+def test_the_same_samples_in_another_form_continue(tmp_path: Any) -> None:
+    forms = [TensorDataset(X, Y), TensorDataset(X, Y.bool()), TensorDataset(X.double().float(), Y.to(torch.uint8))]
+    path, before = tmp_path / "last.ckpt", None
+
+    class Casts(Tiny):
+        def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+            return bce(logits, y.float())
+
+    for epochs, form in enumerate(forms, start=2):
+        made = trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=epochs)
+        made.fit(Casts(), loader(form), ckpt_path=before)
+        made.save_checkpoint(path)
+        before = path
+
+
+def test_a_few_corrected_labels_are_told_of_and_go_on(tmp_path: Any) -> None:
+    made = trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=2)
+    made.fit(Tiny(), loader())
+    made.save_checkpoint(tmp_path / "last.ckpt")
+    corrected = Y.clone()
+    corrected[:5, 0] = 1 - corrected[:5, 0]
+    with pytest.warns(UserWarning, match="5 of 42 samples have other labels"):
+        trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=3).fit(
+            Tiny(), loader(TensorDataset(X, corrected)), ckpt_path=tmp_path / "last.ckpt"
+        )
