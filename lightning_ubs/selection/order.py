@@ -158,6 +158,11 @@ class BlockPlan(EpochPlan):
             return self._between(0, self._num_draws)
         return torch.cat([self.global_batch(batch) for batch in range(len(self))] or [self._between(0, 0)])
 
+    @property
+    def num_draws(self) -> int:
+        """Samples in the epoch."""
+        return self._num_draws
+
     def global_batch(self, batch: int) -> Tensor:
         """Ids of batch ``batch`` over all processes."""
         batch = self._checked(batch)

@@ -76,11 +76,11 @@ class SampleWeights:
 
     def _size_factor(self, plan: EpochPlan, batch: int) -> float:
         """Samples of a batch, over all processes, relative to those of the mean batch."""
-        return float((len(plan.global_batch(batch)) * len(plan) / len(plan.ids)) ** self._exponent(plan.epoch))
+        return float((len(plan.global_batch(batch)) * len(plan) / plan.num_draws) ** self._exponent(plan.epoch))
 
     def _deals_unevenly(self, plan: EpochPlan) -> bool:
         """Whether the most frequent samples come to a short last batch more often than to their share of places."""
-        size, batches, draws = plan.layout.global_batch_size, len(plan), len(plan.ids)
+        size, batches, draws = plan.layout.global_batch_size, len(plan), plan.num_draws
         short = draws - (batches - 1) * size
         if self._selector.replacement != "systematic" or not 0 < short < size:
             return False

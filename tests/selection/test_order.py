@@ -202,7 +202,7 @@ def test_a_prediction_is_credited_to_the_sample_that_it_is_of() -> None:
         for ids, probs in steps:
             for sample in set(ids):  # a sample that comes twice in a batch counts once
                 known[sample].append(probs[ids.index(sample)])
-    values, counts = selection.history()
+    values, counts = selection.strategy.memory.rows(0, 42)
     for sample, mine in enumerate(known):
         count = min(len(mine), values.shape[1])
         assert int(counts[sample]) == count
