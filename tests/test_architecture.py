@@ -31,6 +31,8 @@ OPTIONAL = (
     "requests",
     "jinja2",
     "rich",
+    "litdata",
+    "streaming",
 )
 
 # The direction of imports: what each room may import of the others. Every import counts, also one inside a function or
