@@ -14,17 +14,17 @@ from stored_results import (
     bold_best,
     complete,
     epochs_needed,
+    evidence,
     gains,
     interval,
     mean,
     plus_minus,
     seconds_needed,
-    set_gains,
+    speed,
     stored,
     table,
 )
 
-from lightning_ubs.report.speed import epochs_to
 from lightning_ubs.report.statistics import competition_ranks, exact_wilcoxon, holm
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "experiment"
@@ -82,8 +82,8 @@ def main_summary() -> str:
         means = np.array([[mean(runs[method], metric) for method in methods] for runs in by_data.values()])
         ranks = np.mean([competition_ranks(row, sign > 0) for row in means], axis=0)
         rows.append([f"{name}: average rank", *(f"{rank:.2f}" for rank in ranks)])
-        gain = (np.array(set_gains(by_data, method, metric)) * sign for method in methods if method != "Random")
-        rows.append([f"{name}: gain over Random", "–", *(interval(one.tolist()) for one in gain)])
+        gain = (evidence(by_data.values(), method, metric, sign=sign) for method in methods[1:])
+        rows.append([f"{name}: gain over Random", "–", *map(interval, gain)])
         p = holm([exact_wilcoxon(means[:, column], means[:, 0]) for column in range(1, len(methods))])
         rows.append([f"{name}: Wilcoxon's p, Holm", "–", *(f"{one:.3f}" for one in p)])
     return table([f"{len(by_data)} of the paper's 13 sets", *methods], rows)
@@ -95,21 +95,21 @@ def by_kind() -> str:
     for name, by_data in kinds().items():
         methods = [method for method in next(iter(by_data.values())) if method != "Random"]
         for metric, words, _ in METRICS[:2]:
-            cells = (interval(set_gains(by_data, method, metric)) for method in methods)
+            cells = (interval(evidence(by_data.values(), method, metric)) for method in methods)
             rows.append([f"{name} ({len(by_data)} sets): {words}", *cells])
     return table(["gain over Random", *methods], rows)
 
 
 def how_soon() -> str:
-    """Which folds reach Random's best validation score, and in how many epochs instead of Random's."""
+    """Epochs to the validation score that both reach, as a share of Random's."""
     rows = []
     for name, by_data in kinds().items():
         methods = [method for method in next(iter(by_data.values())) if method != "Random"]
-        cells = [_median_epochs(by_data, method) for method in methods]
+        cells = [speed(by_data.values(), method) for method in methods]
         rows.append([f"{name} ({len(by_data)} sets)", *cells])
     cost = [_epoch_cost(complete(stored("main_table")), method) for method in methods]
     rows.append(["seconds of an epoch, against Random's", *(f"{one:.2f}" for one in cost)])
-    return table(["folds that reach Random's best: epochs, and Random's", *methods], rows)
+    return table(["epochs to the score that both reach, against Random", *methods], rows)
 
 
 def kinds() -> dict[str, dict[str, ByMethod]]:
@@ -164,7 +164,7 @@ def gains_by_set(by_data: dict[str, ByMethod]) -> str:
         for data, runs in by_data.items()
     ]
     for metric, name in (("macro_auc", "mean of the sets"), ("map", "the same, macro average precision")):
-        rows.append([f"**{name}**", *(interval(set_gains(by_data, method, metric)) for method in methods)])
+        rows.append([f"**{name}**", *(interval(evidence(by_data.values(), method, metric)) for method in methods)])
     return table(["Macro-AUC against Random", *methods], rows)
 
 
@@ -175,8 +175,10 @@ def sensitivity() -> str:
     rows = []
     for method in next(iter(by_data.values())):
         if method != "Random":
-            default = "–" if method == "UBS" else interval(set_gains(by_data, method, base="UBS"))
-            rows.append([method, *(interval(set_gains(by_data, method, one)) for one in ("macro_auc", "map")), default])
+            default = "–" if method == "UBS" else interval(evidence(by_data.values(), method, base="UBS"))
+            rows.append(
+                [method, *(interval(evidence(by_data.values(), method, one)) for one in ("macro_auc", "map")), default]
+            )
     folds = min(len(runs["UBS"]) for runs in by_data.values())
     head = [f"{len(by_data)} sets, {folds} folds", "Macro-AUC − Random", "macro average precision − Random"]
     return table([*head, "Macro-AUC − UBS"], rows)
@@ -232,19 +234,6 @@ def released_runs() -> dict[str, dict[str, dict[Trained, Folds]]]:
         for model, by_data in found.items()
         if any(set(runs) >= COMPARED for runs in by_data.values())
     }
-
-
-def _median_epochs(by_data: dict[str, ByMethod], method: str) -> str:
-    """Of the folds that reach it: how many they are, the median of their epochs, and of Random's on the same folds."""
-    pairs = [(run, runs["Random"][fold]) for runs in by_data.values() for fold, run in runs[method].items()]
-    best = [float(np.nanmax(base.scores)) for _, base in pairs]
-    epochs = [
-        (needed, epochs_to(base, target))
-        for (run, base), target in zip(pairs, best, strict=True)
-        if (needed := epochs_to(run, target)) is not None
-    ]
-    ours, random = np.median(np.array(epochs, dtype=float), axis=0)
-    return f"{len(epochs)} of {len(pairs)}: {ours:g}, {random:g}"
 
 
 def _epoch_cost(by_data: dict[str, ByMethod], method: str) -> float:

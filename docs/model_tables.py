@@ -15,6 +15,7 @@ from stored_results import (
     complete,
     counted,
     epochs_needed,
+    evidence,
     gains,
     interval,
     mean,
@@ -69,7 +70,7 @@ def paper_models_summary() -> str:
         rows += [[f"{name}: gain in Macro-AUC", "–", *gain], _ranks(name, part, methods)]
     name = f"all {len(cells)} cells"
     for metric, words, sign in METRICS:
-        gain = (interval((np.array(set_gains(cells, method, metric)) * sign).tolist()) for method in methods[1:])
+        gain = (interval(evidence(cells.values(), method, metric, sign=sign)) for method in methods[1:])
         rows.append([f"{name}: gain in {words}", "–", *gain])
     rows.append(_ranks(name, cells, methods))
     for name, part in parts.items():
@@ -100,7 +101,7 @@ def three_times_summary() -> str:
     methods = _names(both[0])
     rows = []
     for epochs, cells in zip((100, 300), both, strict=True):
-        gained = (interval(set_gains(cells, method)) for method in methods[1:])
+        gained = (interval(evidence(cells.values(), method)) for method in methods[1:])
         rows.append([f"{epochs} epochs: gain in Macro-AUC", "–", *gained])
     for epochs, cells in zip((100, 300), both, strict=True):
         rows.append(_ranks(f"{epochs} epochs", cells, methods))
@@ -146,7 +147,7 @@ def authors_rate() -> str:
     total = [f"all {len(cells)} cells"]
     for one in zip(*cells.values(), strict=True):
         named = dict(zip(cells, one, strict=True))
-        gained = (interval(set_gains(named, method)) for method in ("UBS batch", "UBS"))
+        gained = (interval(evidence(named.values(), method)) for method in ("UBS batch", "UBS"))
         total += ["–", *gained, _late(_all_runs(named, ["Random"]))]
     head = ["Random", "UBS batch − Random", "UBS − Random", f"Random's best among the last {LAST}"]
     heads = (f"{words}, {rate}" for rate in ("1e-4", "authors' rate") for words in head)

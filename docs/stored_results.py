@@ -11,8 +11,8 @@ import numpy as np
 
 from lightning_ubs.report.method import ordered
 from lightning_ubs.report.results import Run, load_results
-from lightning_ubs.report.speed import epochs_to
-from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.statistics import Difference, Evidence, paired_interval
+from lightning_ubs.report.training_cost import epochs_to, speed_ratio
 from lightning_ubs.report.words import signed
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,6 +57,21 @@ def set_gains(
     return [float(np.mean(gains(runs[method], runs[base], metric))) for runs in by_data.values()]
 
 
+def evidence(
+    cells: Iterable[ByMethod], method: str, metric: str = "macro_auc", base: str = "Random", sign: int = 1
+) -> Evidence:
+    """The difference from another method by unit of evidence: a set where there are five or more, else a fold of a set.
+
+    What one unit has several times, such as several models or budgets, is averaged.
+    """
+    return Evidence.of(
+        Difference(run.dataset, str(fold), run.unit[1], sign * (run.metrics[metric] - other.metrics[metric]))
+        for runs in cells
+        for fold, run in runs[method].items()
+        if (other := runs[base].get(fold)) is not None
+    )
+
+
 def mean(runs: Folds, metric: str = "macro_auc") -> float:
     """The mean over the folds."""
     return float(np.mean([run.metrics[metric] for run in runs.values()]))
@@ -93,11 +108,19 @@ def _spread(values: Sequence[float], folds: int, form: str) -> str:
     return f"{np.median(values):{form}} ({min(values):{form}}–{max(values):{form}}{share})"
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95 % interval, bold where it is above 0."""
-    gain = paired_interval(values)
+def interval(found: Evidence | Sequence[float]) -> str:
+    """Mean and 95 % interval, bold where it lies on one side of 0."""
+    gain = found.interval() if isinstance(found, Evidence) else paired_interval(found)
     words = f"{signed(gain.mean)} ({signed(gain.low)} to {signed(gain.high)})"
-    return f"**{words}**" if gain.verdict == "better" else words
+    return f"**{words}**" if gain.excludes_zero else words
+
+
+def speed(cells: Iterable[ByMethod], method: str, base: str = "Random") -> str:
+    """Epochs to the validation score that both reach, as a ratio with its 95 % interval."""
+    pairs = [(run, runs[base][fold]) for runs in cells for fold, run in runs[method].items() if fold in runs[base]]
+    ratio = speed_ratio(pairs)
+    assert ratio is not None
+    return f"{ratio.value:.2f}{ratio.range}"
 
 
 def plus_minus(values: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,19 @@ import numpy as np
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
 from pictures import PICTURES, drawn
-from stored_results import Folds, complete, counted, gains, interval, mean, plus_minus, stored, table
+from stored_results import (
+    ByMethod,
+    Folds,
+    complete,
+    counted,
+    evidence,
+    gains,
+    interval,
+    mean,
+    plus_minus,
+    stored,
+    table,
+)
 
 from lightning_ubs.report.results import Run
 
@@ -74,31 +86,32 @@ def savings_table() -> str:
 def savings_equal() -> str:
     """Each method against Random with as many epochs, on sets with many rare labels and on one with plenty of samples.
 
-    On the latter a longer training changes next to nothing, so only the longest is compared.
+    Three budgets on one fold are one unit of evidence, so they are shown one by one or averaged. On the latter set they
+    are the same training to the last digit.
     """
     by_data = savings()
-    rare = [(by_data[data], budget) for data in RARE for budget in BUDGETS]
-    plenty = [(by_data[PLENTY], LONGEST)]
+    rare = {budget: [_of(by_data[data], budget) for data in RARE] for budget in BUDGETS}
+    plenty = [_of(by_data[PLENTY], LONGEST)]
+    every = [runs for one in rare.values() for runs in one]
+    shown = [*((runs, "macro_auc") for runs in rare.values()), (every, "map"), (plenty, "macro_auc")]
     rows = []
     for method in dict.fromkeys(method for method, _ in by_data[PLENTY] if method != "Random"):
-        shown = [(rare, "macro_auc"), (rare, "map"), (plenty, "macro_auc")]
-        cells = [_against_random(method, over, metric) for over, metric in shown]
-        cost = [_cost(runs[method, budget], runs["Random", budget]) for runs, budget in [*rare, *plenty]]
-        rows.append([method, f"{float(np.mean(cost)):.2f}", *cells])
-    folds = len(by_data[PLENTY]["Random", LONGEST])
+        cells = [interval(evidence(runs, method, metric)) for runs, metric in shown]
+        cost = float(np.mean([_cost(runs[method], runs["Random"]) for runs in [*every, *plenty]]))
+        rows.append([method, f"{cost:.2f}", *cells])
+    folds = len(plenty[0]["Random"])
     head = [
         "against Random, 95 % intervals",
         "samples",
-        f"rare labels ({len(rare) * folds} pairs): Macro-AUC",
-        "macro average precision",
-        f"plenty of samples ({folds} pairs): Macro-AUC",
+        *(f"rare labels, Macro-AUC, {budget} epochs" for budget in BUDGETS),
+        "macro average precision, mean of these",
+        f"plenty of samples ({folds} folds): Macro-AUC",
     ]
     return table(head, rows)
 
 
-def _against_random(method: str, over: Iterable[tuple[dict[Trained, Folds], int]], metric: str) -> str:
-    pairs = ((runs[method, budget], runs["Random", budget]) for runs, budget in over)
-    return interval([gain for runs, base in pairs for gain in gains(runs, base, metric)])
+def _of(runs: Mapping[Trained, Folds], budget: int) -> ByMethod:
+    return {method: folds for (method, epochs), folds in runs.items() if epochs == budget}
 
 
 def drawing() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_ubs.selection.order import Blocks
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
+        D2ACE,
         UBS,
         ActiveBias,
         Balance,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "D2ACE",
     "UBS",
     "ActiveBias",
     "Balance",

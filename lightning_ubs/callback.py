@@ -18,7 +18,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection.known_labels import KnownLabels
 from lightning_ubs.inspection.views import SelectionViews
-from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepReader, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import (
@@ -32,6 +32,7 @@ from lightning_ubs.selection.options import (
     chosen_unbiased,
 )
 from lightning_ubs.selection.order import Blocks, check_order
+from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
 from lightning_ubs.selection.session import FitSession
@@ -98,8 +99,9 @@ class BatchSelection(SelectionViews, Callback):
     def __init__(
         self,
         strategy: Strategy | None = None,
-        warmup_epochs: int = 5,
+        warmup_epochs: int | None = None,
         seed: int = 0,
+        *,
         outputs: Outputs = None,
         targets: Targets = None,
         labels: Any = None,
@@ -125,6 +127,12 @@ class BatchSelection(SelectionViews, Callback):
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy={strategy!r} is not a Strategy; pass one, such as UBS().")
+        if start_epoch is not None and warmup_epochs is not None:
+            raise ValueError(
+                f"warmup_epochs={warmup_epochs} and start_epoch={start_epoch} both name the first selected epoch; give "
+                "one of them."
+            )
+        warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
         check_choice("save_state", save_state, ("full", "weights"))
@@ -141,7 +149,10 @@ class BatchSelection(SelectionViews, Callback):
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
         self.end_epoch = chosen_end(end_epoch, self.start_epoch)
-        self._start_epoch = start_epoch
+        self.given_arguments = {
+            "warmup_epochs": self.warmup_epochs if start_epoch is None else None,
+            "start_epoch": start_epoch,
+        }
         self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
         self.log_metrics = log_metrics
@@ -169,8 +180,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), self.unbiased, refresh)
+        reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
+        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._only_evaluates = False
         self._seconds = 0.0
@@ -197,8 +208,9 @@ class BatchSelection(SelectionViews, Callback):
             trainer,
             self._selector,
             key=self.loader,
+            seed=self._seed_beside_others(trainer),
             warmup_epochs=self.warmup_epochs,
-            start_epoch=self._start_epoch,
+            start_epoch=self.given_arguments["start_epoch"],
             end_epoch=self.end_epoch,
             labels=self.labels,
             features=self.features,
@@ -237,6 +249,7 @@ class BatchSelection(SelectionViews, Callback):
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._steps.before_backward(self._session, pl_module, loss)
+        self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -263,7 +276,7 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        own = {"kind": self._steps.observer.kind, "labels": self._steps.verification.state_dict()}
+        own = {"kind": self._steps.reader.kind, "labels": self._steps.verification.state_dict()}
         return self._selector.state_dict() | own
 
     @override
@@ -274,7 +287,7 @@ class BatchSelection(SelectionViews, Callback):
             self._selector.load_to_look_at(state_dict)
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
-        self._steps.observer.kind = state_dict["kind"]
+        self._steps.reader.kind = state_dict["kind"]
         self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 
@@ -294,6 +307,11 @@ class BatchSelection(SelectionViews, Callback):
                 "two BatchSelection callbacks share one strategy object, which would mix what it learns of two "
                 "loaders; give each a strategy of its own."
             )
+
+    def _seed_beside_others(self, trainer: Trainer) -> int:
+        """The seed of this fit: with several selections each has its own, so that their samples are not paired."""
+        alone = sum(isinstance(one, BatchSelection) for one in callbacks_of(trainer)) < 2
+        return self.seed if alone or self.loader is None else loader_seed(self.seed, self.loader)
 
     def _close(self) -> None:
         """Leave trainer, loader and module as they were found."""

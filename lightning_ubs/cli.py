@@ -108,10 +108,10 @@ def _application(command: str) -> None:
     """Let Hydra compose the configuration from ``sys.argv`` and call the command's task."""
     import hydra
 
-    from lightning_ubs.experiment.config import version_base
+    from lightning_ubs.experiment.config import HYDRA_VERSION
 
     task = {"train": train_task, "compare": compare_task, "report": report_task}[command]
-    hydra.main(config_path="pkg://lightning_ubs.configs", config_name=command, **version_base())(task)()
+    hydra.main(config_path="pkg://lightning_ubs.configs", config_name=command, version_base=HYDRA_VERSION)(task)()
 
 
 @contextmanager
@@ -162,9 +162,9 @@ def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
 @_guarded
 def train_task(config: DictConfig) -> float:
     """One run; returns the best validation Macro-AUC, so that sweepers can maximise it."""
-    from lightning_ubs.experiment.train import train
+    from lightning_ubs.experiment.commands import train_command
 
-    return train(config, _say)
+    return train_command(config, _say)
 
 
 @_guarded
@@ -177,9 +177,9 @@ def compare_task(config: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(config, resolve=True)
 
     def conclude(records: Sequence[RunRecord]) -> None:
-        from lightning_ubs.report.verdict import console_verdict
+        from lightning_ubs.report import console_verdict
 
-        _say(console_verdict(records))
+        _say(console_verdict(records, margin=plain["report"]["margin"]))
         _report(plain["results"], plain["report"])
 
     compare_command(plain, _say, conclude)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
-from lightning_ubs.experiment.from_objects import Selection, fold_seed_pairs, named_selections, plan_runs
+from lightning_ubs.experiment.from_objects import (
+    Modules,
+    fold_seed_pairs,
+    named_selections,
+    plan_from_objects,
+    with_controls,
+)
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.experiment.selection import Selection
 from lightning_ubs.experiment.store import ResultsStore
 
 
@@ -27,17 +34,19 @@ class Comparison:
         records: the finished runs.
         results: the results folder.
         monitor: the logged value that decided the best epochs.
+        margin: differences that do not matter; None: 0.001.
     """
 
-    def __init__(self, records: Sequence[RunRecord], results: Path, monitor: str) -> None:
+    def __init__(self, records: Sequence[RunRecord], results: Path, monitor: str, margin: float | None = None) -> None:
         self.records = list(records)
         self.results = results
         self.monitor = monitor
+        self.margin = margin
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         """Which selection is better than Random, by how much, at what cost, in a few lines."""
-        return console_verdict(self.records, self.monitor)
+        return console_verdict(self.records, self.monitor, self.margin)
 
     def __str__(self) -> str:
         return self.verdict
@@ -57,14 +66,14 @@ class Comparison:
         """
         from lightning_ubs.report import build_report
 
-        return build_report(self.results, **options)
+        return build_report(self.results, **{"margin": self.margin} | options)
 
 
 def compare(
-    module: Callable[..., LightningModule],
+    module: Modules,
     data: Callable[..., Any],
     selections: Mapping[str, Selection] | Sequence[Selection] | Selection,
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] = 10,
     trainer: Mapping[str, Any] | None = None,
     monitor: str | None = None,
     mode: Mode = "max",
@@ -73,6 +82,8 @@ def compare(
     engine: Engine = "loky",
     folds: int | None = None,
     trace: bool = True,
+    margin: float | None = None,
+    controls: bool = False,
 ) -> Comparison:
     """Train your model on your data with several batch selections, and say which is better.
 
@@ -81,12 +92,15 @@ def compare(
     not done again unless your code or settings changed.
 
     Args:
-        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run.
+        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run. Or several
+            by name, such as ``{"BCE": Net, "weighted": lambda: Net(pos_weight=...)}``: each is trained with each
+            selection.
         data: a function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
             (train, val, test). It is called once per run.
         selections: a strategy or a whole ``BatchSelection(...)``, or several, by the name to display. Random is always
             added.
-        seeds: how many (from 0), or which; each is a pair of runs for every method.
+        seeds: how many (from 0), or which; each is a pair of runs for every method. Ten are usual, fewer are a first
+            look. Let ``data`` take the seed: seeds on one split say nothing about another split.
         trainer: arguments of ``lightning.Trainer``, such as ``{"max_epochs": 30}``.
         monitor: the value that the module logs and that decides the best epoch, such as ``"val_auc"``.
         mode: whether it should be large (``"max"``) or small (``"min"``).
@@ -95,33 +109,48 @@ def compare(
         engine: ``"loky"``: processes here, ``"sequential"``: this one, ``"ray"`` or ``"dask"``: those of a cluster.
         folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
         trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
+        margin: differences in ``monitor``'s metric that do not matter: within it methods count as equal, and a cheaper
+            training as no worse. None: 0.001, the smallest difference that tables of three decimals show.
+        controls: add for every selection the controls that emphasize nothing: its own probabilities dealt to random
+            samples, and plain shuffling of as many samples where its epochs are shorter. The verdict then says whether
+            they do as well.
 
     Raises:
         ConfigError: if something that was given cannot be used; the message says what to do.
         RunsFailed: if runs failed; those that finished are kept.
     """
+    from lightning_ubs.report.verdict import checked_margin
+
     require_experiments()
     check_engine(engine)
     check_jobs(jobs)
+    checked_margin(margin)
     monitored = _monitored(monitor, mode)
     store = ResultsStore(results)
     with isolate_rng():
         pairs = fold_seed_pairs(data, seeds, folds)
-        runs = plan_runs(module, data, named_selections(selections), pairs, _settings(trainer), monitored, trace)
+        named = with_controls(named_selections(selections)) if controls else named_selections(selections)
+        runs = plan_from_objects(module, data, named, pairs, _settings(trainer), monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}
     outcome.check()
     # A run that was done under another name is called as it is now.
-    named = [replace(records[run.key], label=run.identity["label"]) for run in runs]
-    return Comparison(named, Path(results), monitored[0])
+    renamed = [replace(records[run.key], label=run.identity.label) for run in runs]
+    return Comparison(renamed, Path(results), monitored[0], margin)
 
 
-def console_verdict(records: Sequence[RunRecord], monitor: str | None = None) -> str:
-    """The verdict in a few lines of text."""
-    from lightning_ubs.report.verdict import console_verdict as told
+def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
+    """The verdict in a few lines of text.
 
-    return str(told(records, monitor))
+    Args:
+        records: runs of several methods, finished or failed.
+        monitor: the logged value that decides; None: what the runs monitored.
+        margin: differences that do not matter; None: 0.001.
+    """
+    from lightning_ubs.report import console_verdict as told
+
+    return told(records, monitor, margin)
 
 
 def _monitored(monitor: str | None, mode: Mode) -> tuple[str, Mode]:

@@ -60,6 +60,8 @@ BASELINE = "random"
 """Key of the method that all others are compared with."""
 REFERENCE = "ubs"
 """Key of the paper's own method."""
+CONTROL = "shuffled"
+"""Key of the control that deals a method's probabilities to random samples."""
 
 METHODS: tuple[KnownMethod, ...] = (
     KnownMethod("random", "Random", "Random", Look("#454c56", "#dbe1e8", (0, (5, 2))), "Random"),
@@ -81,10 +83,16 @@ METHODS: tuple[KnownMethod, ...] = (
     ),
     KnownMethod("loss", "Loss", "LossBias", Look("#4b6b00", "#a9c94a", (0, (2, 1, 4, 1))), aliases=("lossbias",)),
     KnownMethod(
-        "repeat_factor", "Repeat factor", "RepeatFactor", Look("#7a6a00", "#d6c95a", (0, (5, 1, 2, 1))), aliases=("rfs",)
+        "repeat_factor",
+        "Repeat factor",
+        "RepeatFactor",
+        Look("#7a6a00", "#d6c95a", (0, (5, 1, 2, 1))),
+        aliases=("rfs",),
     ),
     KnownMethod("class_aware", "Class-aware", "ClassAware", Look("#00767c", "#4fd0d6", (0, (1, 1, 4, 1)))),
     KnownMethod("infobatch", "InfoBatch", "InfoBatch", Look("#6a3fb5", "#bba0f5", (0, (6, 1, 1, 1)))),
+    KnownMethod("d2ace", "D2ACE", "D2ACE", Look("#a03a00", "#ffa66b", (0, (3, 1)))),
+    KnownMethod("shuffled", "UBS, shuffled P", "Shuffled", Look("#7a7a7a", "#a8a8a8", (0, (1, 3)))),
     KnownMethod("ubs", "UBS", "UBS", Look("#c23b00", "#ff7433", "-", 2.3), "Ours"),
 )
 

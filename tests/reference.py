@@ -178,6 +178,58 @@ def class_aware(labels: np.ndarray) -> np.ndarray:
     return np.array([weight or sum(known) / len(known) for weight in given])
 
 
+def d2ace(
+    histories: Sequence[Window],
+    labels: np.ndarray,
+    features: np.ndarray | None,
+    pressure: float,
+    beta: float,
+    *,
+    window: int = 5,
+    lambda1: float = 0.5,
+    neighbors: int = 6,
+    offset: float = 1.0,
+) -> np.ndarray:
+    """P of D2ACE from all predictions of each sample; ``offset`` is the 1 or 2 of its g."""
+    n, q = labels.shape
+    uncertain = label_uncertainty([rows[-window:] for rows in histories], q, lambda1)
+    hard = np.zeros((n, q))
+    for i in range(n):
+        for j in range(q):
+            values = [float(row[j]) for row in histories[i]]
+            flip = 0.0
+            for a, b in itertools.pairwise(values):
+                flip = 0.7 * abs(b - a) + 0.3 * flip
+            p = values[-1] if values else 0.5
+            right = p if labels[i, j] else 1 - p
+            loss = -math.log(right) if right > 0 else 100.0
+            hard[i, j] = (offset - math.exp(-min(loss, 100.0))) * (1 - flip)
+    around = labels.copy()
+    if features is not None:
+        for i in range(n):
+            others = sorted((k for k in range(n) if k != i), key=lambda k: np.linalg.norm(features[i] - features[k]))
+            for k in others[:neighbors]:
+                around[i] = np.maximum(around[i], labels[k])
+    parts = []
+    for values in (uncertain, hard):
+        v = [math.exp(0.5 * values[:, j].mean() + 0.5 * values[:, j].std()) for j in range(q)]
+        positive = values * labels
+        cosines = np.zeros((q, q))
+        for a in range(q):
+            for b in range(q):
+                norms = np.linalg.norm(positive[:, a]) * np.linalg.norm(positive[:, b])
+                cosines[a, b] = positive[:, a] @ positive[:, b] / norms if norms > 0 else 0.0
+            if cosines[a].sum() > 0:
+                cosines[a] /= cosines[a].sum()
+        scores = np.zeros(n)
+        for i in range(n):
+            for j in range(q):
+                support = sum(around[i, k] * cosines[j, k] for k in range(q))
+                scores[i] += v[j] * values[i, j] * (1 + labels[i, j] * support)
+        parts.append(probabilities(scale(scores), pressure, "ceil"))
+    return beta * parts[0] + (1 - beta) * parts[1]
+
+
 def ordered_draws(probs: Sequence[float], size: int) -> dict[tuple[int, ...], float]:
     """Probability of every ordered sample of ``size`` ids, drawn one after the other without replacement."""
     result = {}

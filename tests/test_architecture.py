@@ -69,7 +69,7 @@ LAB_ROOMS = ("data", "models", "experiment", "report", "comparison", "cli", "met
 
 # What stands against the direction and is being mended. An entry that is no longer needed fails the test.
 NOT_YET: set[tuple[str, str]] = {("inspection", "callback"), ("metrics", "known_metrics"), ("report", "known_metrics")}
-CIRCLES_NOT_YET = {"callback", "inspection", "experiment"}
+CIRCLES_NOT_YET = {"inspection"}
 """Rooms in which files import each other in a circle."""
 
 # Besides the standard library, and without Lightning or Hydra.
@@ -280,7 +280,7 @@ print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sy
 
 
 def test_the_grid_its_engine_and_its_store_know_no_lightning() -> None:
-    parts = ("record", "store", "planned", "claims", "engine", "worker", "grid", "progress")
+    parts = ("record", "store", "run", "claims", "engine", "worker", "grid", "progress")
     code = f"""
 import sys, importlib
 for part in {parts!r}: importlib.import_module("lightning_ubs.experiment." + part)

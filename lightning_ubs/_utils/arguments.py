@@ -12,15 +12,19 @@ import torch
 def constructor_arguments(instance: object) -> dict[str, Any]:
     """Arguments of ``instance``'s constructor and the values it keeps, in the order of the signature.
 
-    Those of a dataclass begin with its own fields; the ones that it shares with others come after them.
+    Those of a dataclass begin with its own fields; the ones that it shares with others come after them. An attribute
+    may show what an argument led to instead; the argument itself is then in ``given_arguments``.
     """
+    given = getattr(instance, "given_arguments", {})
     kinds = type(instance).__mro__
     parameters = inspect.signature(type(instance).__init__).parameters.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
     if is_dataclass(instance):
         order = {name: None for kind in kinds for name in vars(kind).get("__annotations__", {})}
         named = [name for name in order if name in named] + [name for name in named if name not in order]
-    return {name: getattr(instance, name) for name in named if hasattr(instance, name)}
+    return {
+        name: given[name] if name in given else getattr(instance, name) for name in named if hasattr(instance, name)
+    }
 
 
 def call_repr(instance: object, omit: tuple[Any, ...] = ()) -> str:

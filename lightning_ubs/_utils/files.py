@@ -1,4 +1,4 @@
-"""Files: the one atomic write, what a failed write means, the user's cache folder, and SHA-256 once per file."""
+"""Files: the one atomic write and the one lock, what a failed write means, the user's cache, SHA-256 once per file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from filelock import FileLock, Timeout
 
 _WRITE_PROBLEMS = {
     errno.ENOSPC: "the disk is full",
@@ -72,6 +74,33 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def lock_file(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock while the block lasts, and tell whether it is held; the system frees it when its owner dies.
+
+    Args:
+        path: The file that stands for the lock; it is made, with its folder, and removed at the end.
+        wait: False gives up at once if another process holds it.
+    """
+    lock = FileLock(path)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=wait)
+        except Timeout:
+            yield False
+            return
+        except FileNotFoundError:  # another process has just tidied the folder away
+            continue
+        break
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            path.unlink()
+        lock.release()
 
 
 def write_problem(error: BaseException, folder: str | os.PathLike[str]) -> str | None:

@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs.data.catalog import entry, fetch, load, names
-from lightning_ubs.data.embedded import latent_correlation, make_digits, make_synthetic
 from lightning_ubs.data.entries import Entry, View
 from lightning_ubs.data.folds import stratified_folds
 from lightning_ubs.data.readers import read_dataset
+from lightning_ubs.data.synthetic import latent_correlation, make_digits, make_synthetic
 from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 

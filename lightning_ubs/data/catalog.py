@@ -14,11 +14,11 @@ import numpy as np
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.download import data_folder, fetch_file
-from lightning_ubs.data.embedded import make_digits, make_synthetic
 from lightning_ubs.data.entries import ENTRIES, Entry
+from lightning_ubs.data.preparation import paper_view, realign
 from lightning_ubs.data.readers import read_dataset
+from lightning_ubs.data.synthetic import make_digits, make_synthetic
 from lightning_ubs.data.types import MultiLabelData, is_sparse
-from lightning_ubs.data.views import paper_view, realign
 from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)

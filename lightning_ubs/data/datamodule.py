@@ -14,8 +14,8 @@ from typing_extensions import override
 from lightning_ubs.data import catalog
 from lightning_ubs.data.dataset import MultiLabelDataset, Sample, collate
 from lightning_ubs.data.folds import Rows, split
+from lightning_ubs.data.preparation import MinMax
 from lightning_ubs.data.readers import LabelSpec, read_dataset
-from lightning_ubs.data.scaling import MinMax
 from lightning_ubs.data.types import MultiLabelData, binary_labels, checked, is_sparse, numbered
 from lightning_ubs.errors import DataError
 

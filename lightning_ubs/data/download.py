@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs._utils.files import atomic_write, remember_sha256, sha256, user_cache, write_problem
-from lightning_ubs.data.sources import SourceFile
+from lightning_ubs.data.entries import SourceFile
 from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -110,50 +111,43 @@ def _download(url: str, file: SourceFile, target: Path) -> None:
 
 
 def _pieces(url: str, seconds: float) -> Iterator[bytes]:
-    """Return the content of a URL piece by piece, for as long as it comes fast enough.
-
-    A thread waits for the server, so that even one that drips its headers byte by byte is given up in time.
-    """
+    """Return the content of a URL piece by piece, for as long as it comes fast enough."""
     requests = optional_import("requests")
-    arrived: queue.Queue[bytes | Exception] = queue.Queue(maxsize=64)
-    stopped = threading.Event()
-
-    def put(item: bytes | Exception) -> None:
-        while not stopped.is_set():
-            try:
-                arrived.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def receive() -> None:
-        try:
-            with requests.get(url, stream=True, timeout=PATIENCE) as response:
-                response.raise_for_status()
-                for piece in response.iter_content(PIECE):
-                    put(piece)
-                    if stopped.is_set():
-                        return
-            put(b"")
-        except Exception as error:
-            put(error)
-
-    threading.Thread(target=receive, daemon=True, name="lightning-ubs download").start()
     end = time.monotonic() + seconds
+
+    def in_time(call: Callable[[], Any]) -> Any:
+        return _result(call, max(0.0, min(PATIENCE, end - time.monotonic())))
+
+    response = in_time(lambda: requests.get(url, stream=True, timeout=PATIENCE))
     try:
-        while True:
-            left = end - time.monotonic()
-            try:
-                item = arrived.get(timeout=max(0.0, min(PATIENCE, left)))
-            except queue.Empty:
-                raise _Slow from None
-            if isinstance(item, Exception):
-                raise item
-            if not item:
-                return
-            yield item
+        response.raise_for_status()
+        arriving = response.iter_content(PIECE)
+        while piece := in_time(lambda: next(arriving, b"")):
+            yield piece
     finally:
-        stopped.set()
+        # In a thread, too: closing waits for a read that is still under way.
+        threading.Thread(target=response.close, daemon=True).start()
+
+
+def _result(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call returns, if it does in time.
+
+    A thread waits for the server, so that even one that drips its headers byte by byte is given up; not one of an
+    executor, which Python would wait for when it ends.
+    """
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True, name="lightning-ubs download").start()
+    wait([future], seconds)
+    if not future.done():
+        raise _Slow
+    return future.result()
 
 
 def _reason(error: Exception, folder: Path) -> str:

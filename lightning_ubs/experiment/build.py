@@ -6,45 +6,35 @@ What this package brings is named by its groups. A user's own class or function 
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from typing_extensions import override
 
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.errors import ConfigError, DataError
-from lightning_ubs.experiment.allowed import allowed, targets
 from lightning_ubs.experiment.config import target_of
-from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.selection import NAMES, batch_selection, parameters, reseeded, split_settings
+from lightning_ubs.experiment.own_code import locate
+from lightning_ubs.experiment.selection import (
+    NAMES,
+    batch_selection,
+    parameters,
+    reseeded,
+    split_settings,
+    with_one_start,
+)
 from lightning_ubs.models import build_model, original_lr
 from lightning_ubs.strategies import Strategy
 
 FILLED_IN = ("num_features", "num_labels", "fold", "seed")
 """Arguments that a user's own class gets where it takes them."""
 LOGGERS = ("csv", "tensorboard", "none")
-
-
-def locate(target: str) -> Any:
-    """The class or function of a dotted path; the folder in which the program was started is searched as well."""
-    import hydra.utils
-
-    if os.getcwd() not in sys.path:  # a console script does not search it, `python -m` does
-        sys.path.append(os.getcwd())
-    try:
-        return hydra.utils.get_object(target)
-    except Exception as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
-        raise ConfigError(
-            f"_target_={target!r} cannot be imported ({cause}); give the dotted path of a class or function, and start "
-            "in the folder that holds its file."
-        ) from error
+_STAGES = ("train", "val", "test")
 
 
 def instantiate(group: str, config: Mapping[str, Any], **known: Any) -> Any:
@@ -57,14 +47,25 @@ def instantiate(group: str, config: Mapping[str, Any], **known: Any) -> Any:
     target = str(config["_target_"])
     takes = parameters(locate(target))
     filled = {name: value for name, value in known.items() if name in takes and config.get(name) is None}
-    scope = allowed({part: locate(part) for part in targets(config)})
+    for part in _targets(config):
+        locate(part)
     try:
-        with scope:
-            return hydra.utils.instantiate(dict(config) | filled, _convert_="all")
+        return hydra.utils.instantiate(dict(config) | filled, _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
         text = " ".join(str(cause).split()) or "no message"
         raise ConfigError(f"{group}: {target} raised {type(cause).__name__}: {text}") from error
+
+
+def _targets(config: Any) -> Iterator[str]:
+    """Every ``_target_`` in a configuration that Hydra would call."""
+    if isinstance(config, Mapping):
+        if "_target_" in config:
+            yield str(config["_target_"])
+        config = list(config.values()) if config.get("_recursive_", True) else []
+    if isinstance(config, list | tuple):
+        for part in config:
+            yield from _targets(part)
 
 
 def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
@@ -77,10 +78,10 @@ def build_selection(config: Mapping[str, Any], seed: int) -> BatchSelection:
     shared: dict[str, Any] = {}
     if isinstance(kind, type) and issubclass(kind, Strategy):
         settings, shared = split_settings(kind, settings)
-    found = instantiate("selection", {"_target_": target} | settings, seed=seed)
+    found = instantiate("selection", {"_target_": target} | with_one_start(settings), seed=seed)
     if isinstance(found, Strategy):
         with _naming("selection", config):
-            return BatchSelection(found, **{"seed": seed} | shared)
+            return BatchSelection(found, **{"seed": seed} | with_one_start(shared))
     if isinstance(found, BatchSelection):
         return reseeded(found, seed)
     raise ConfigError(f"selection: {target} returned {type(found).__name__}; return a Strategy or a BatchSelection.")
@@ -197,3 +198,60 @@ def _naming(group: str, config: Mapping[str, Any]) -> Iterator[None]:
         first = text.replace("=", " ").split(" ")[0]
         known = first in config and first not in NAMES
         raise ConfigError(f"{group}.{text}" if known else f"{group}={config.get('name')}: {text}") from error
+
+
+class LoaderData(LightningDataModule):
+    """Loaders for training and validation.
+
+    Args:
+        train: a loader.
+        val: a loader.
+    """
+
+    def __init__(self, train: Any, val: Any) -> None:
+        super().__init__()
+        self.train, self.val = train, val
+
+    @override
+    def train_dataloader(self) -> Any:
+        return self.train
+
+    @override
+    def val_dataloader(self) -> Any:
+        return self.val
+
+
+class TestedLoaderData(LoaderData):
+    """Loaders for training, validation and testing.
+
+    Args:
+        train: a loader.
+        val: a loader.
+        test: a loader.
+    """
+
+    def __init__(self, train: Any, val: Any, test: Any) -> None:
+        super().__init__(train, val)
+        self.test = test
+
+    @override
+    def test_dataloader(self) -> Any:
+        return self.test
+
+
+def as_datamodule(found: Any, source: str) -> LightningDataModule:
+    """A datamodule as it is; two or three loaders, in order or by name, as a datamodule.
+
+    >>> type(as_datamodule({"train": [1], "val": [2]}, "data")).__name__
+    'LoaderData'
+    """
+    if isinstance(found, LightningDataModule):
+        return found
+    if isinstance(found, Mapping) and {"train", "val"} <= set(found) <= set(_STAGES):
+        found = [found[stage] for stage in _STAGES if stage in found]
+    if isinstance(found, Sequence) and not isinstance(found, str) and len(found) in (2, 3):
+        return LoaderData(*found) if len(found) == 2 else TestedLoaderData(*found)
+    raise ConfigError(
+        f"{source} returned {type(found).__name__}; return a LightningDataModule, or loaders for training, validation "
+        "and (if there is one) testing."
+    )

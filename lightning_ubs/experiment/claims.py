@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-    import msvcrt
+from lightning_ubs._utils.files import lock_file
 
 
 @dataclass
@@ -35,8 +29,8 @@ class Claim:
 class Claims:
     """The runs of a results folder that are being done now, by this process or any other that uses the folder.
 
-    ``claims/KEY`` is locked by the owner of the run KEY and holds how often which grid has begun it. The file of a run
-    that came to an end is removed; one that nobody locks belongs to a run whose owner died.
+    The owner of the run KEY holds the lock ``claims/KEY.lock``; ``claims/KEY`` tells how often which grid has begun it.
+    Both are removed when the run comes to an end; a file whose lock nobody holds is left of an owner that died.
 
     Args:
         results: the results folder.
@@ -51,51 +45,42 @@ class Claims:
     def take(self, key: str) -> Iterator[Claim | None]:
         """Own a run while the block lasts; None if another process owns it."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = _locked(path)
-        if file is None:
-            yield None
-            return
-        try:
-            tries = self._tries(file) + 1
-            file.seek(0)
-            file.truncate()
-            file.write(f"{self.grid} {tries}\n".encode())
-            file.flush()
-            yield Claim(key, self.results / "unfinished" / key, tries)
-        finally:
-            path.unlink(missing_ok=True)
-            file.close()
+        with lock_file(self._lock(key), wait=False) as held:
+            if not held:
+                yield None
+                return
+            try:
+                tries = self.tries(key) + 1
+                path.write_text(f"{self.grid} {tries}\n")
+                yield Claim(key, self.results / "unfinished" / key, tries)
+            finally:
+                path.unlink(missing_ok=True)
 
     def is_free(self, key: str) -> bool:
         """Whether nobody does this run now."""
-        if not self._path(key).exists():
+        if not self._lock(key).exists():
             return True
-        file = _locked(self._path(key))
-        if file is None:
-            return False
-        file.close()
-        return True
+        with lock_file(self._lock(key), wait=False) as held:
+            return held
 
     def tries(self, key: str) -> int:
         """How often this grid has begun a run that did not come to an end."""
         try:
-            with open(self._path(key), "rb") as file:
-                return self._tries(file)
+            grid, _, count = self._path(key).read_text().strip().rpartition(" ")
         except OSError:
             return 0
+        return int(count) if count.isdigit() and grid == self.grid else 0
 
     def tidy(self) -> None:
         """Remove what dead owners left, and folders that are empty."""
-        for path in (self.results / "claims").glob("*"):
-            file = _locked(path)
-            if file is not None:
-                log = self.results / "logs" / f"{path.name}.log"
-                if log.is_file() and not log.stat().st_size:
-                    log.unlink()
-                shutil.rmtree(self.results / "unfinished" / path.name, ignore_errors=True)
-                path.unlink(missing_ok=True)
-                file.close()
+        for key in {path.name.removesuffix(".lock") for path in (self.results / "claims").glob("*")}:
+            with lock_file(self._lock(key), wait=False) as held:
+                if held:
+                    log = self.results / "logs" / f"{key}.log"
+                    if log.is_file() and not log.stat().st_size:
+                        log.unlink()
+                    shutil.rmtree(self.results / "unfinished" / key, ignore_errors=True)
+                    self._path(key).unlink(missing_ok=True)
         # While anyone does a run, its claim keeps the first folder, and its owner may be about to use the others.
         with contextlib.suppress(OSError):
             (self.results / "claims").rmdir()
@@ -107,35 +92,5 @@ class Claims:
     def _path(self, key: str) -> Path:
         return self.results / "claims" / key
 
-    def _tries(self, file: IO[bytes]) -> int:
-        file.seek(0)
-        grid, _, count = file.read().decode().strip().rpartition(" ")
-        return int(count) if count.isdigit() and grid == self.grid else 0
-
-
-def _locked(path: Path) -> IO[bytes] | None:
-    """The file at ``path``, opened and locked; None if another process has locked it."""
-    while True:
-        try:
-            file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closing it gives the lock back
-        except FileNotFoundError:  # another process has just tidied the folder away
-            path.parent.mkdir(parents=True, exist_ok=True)
-            continue
-        try:
-            _lock(file)
-        except OSError:
-            file.close()
-            return None
-        # The owner before us may have removed the file between our opening and our locking it.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                return file
-        file.close()
-
-
-def _lock(file: IO[bytes]) -> None:
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        file.seek(1 << 20)  # past the content, which others may read
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    def _lock(self, key: str) -> Path:
+        return self.results / "claims" / f"{key}.lock"

@@ -1,19 +1,42 @@
-"""``lightning-ubs compare``: a grid, or what it would do."""
+"""``lightning-ubs train`` and ``compare``: from what Hydra composed to a run folder, or to the runs of a grid."""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_ubs._utils.files import write_file
+from lightning_ubs.errors import ConfigError
+from lightning_ubs.experiment.claims import Claims
+from lightning_ubs.experiment.config import (
+    GROUPS,
+    check_run,
+    check_types,
+    compose_train,
+    resolved,
+    target_of,
+    unknown_key,
+)
+from lightning_ubs.experiment.from_config import Names, plan_from_config
+from lightning_ubs.experiment.grid import prepare_folder
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.run import Run
+from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.experiment.training import write_summary
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from lightning_ubs._utils.extras import require_experiments
 from lightning_ubs.experiment.engine import share_processors
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.grid import at_a_time, run_grid
-from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.progress import span
-from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.experiment.store import ResultsStore
 
 
 def compare_command(
@@ -41,10 +64,10 @@ def compare_command(
     outcome.check()
 
 
-def dry_run(runs: Sequence[PlannedRun], store: ResultsStore, jobs: int | None) -> list[str]:
+def dry_run(runs: Sequence[Run], store: ResultsStore, jobs: int | None) -> list[str]:
     """The runs, which of them are done, and how long the others will take, estimated from those."""
     done = {record.key: record for record in store.records() if record.finished}
-    lines = [f"{'there' if run.key in done else 'to do'}  {run.title}" for run in runs]
+    lines = [f"{'there' if run.key in done else 'to do'}  {run.identity.title}" for run in runs]
     todo = [run for run in runs if run.key not in done]
     count, _ = share_processors(at_a_time(jobs, todo), len(todo))
     lines.append(f"{len(runs)} runs, {len(runs) - len(todo)} already done, {len(todo)} to do, {count} at a time")
@@ -57,9 +80,9 @@ def dry_run(runs: Sequence[PlannedRun], store: ResultsStore, jobs: int | None) -
     return lines
 
 
-def _estimate(run: PlannedRun, known: Sequence[tuple[str, str, float]]) -> float:
+def _estimate(run: Run, known: Sequence[tuple[str, str, float]]) -> float:
     """Seconds of a run: the mean of those with its data and model, else with either, else of all."""
-    data, model = run.identity["data"], run.identity["model"]
+    data, model = run.identity.data, run.identity.model
     alike = (
         [seconds for one, other, seconds in known if (one, other) == (data, model)]
         or [seconds for one, other, seconds in known if data == one or model == other]
@@ -68,6 +91,82 @@ def _estimate(run: PlannedRun, known: Sequence[tuple[str, str, float]]) -> float
     return statistics.mean(alike)
 
 
-def _finished(runs: Sequence[PlannedRun], store: ResultsStore) -> list[RunRecord]:
+def _finished(runs: Sequence[Run], store: ResultsStore) -> list[RunRecord]:
     keys = {run.key for run in runs}
     return list({record.key: record for record in store.records() if record.key in keys and record.finished}.values())
+
+
+def train_command(config: DictConfig, say: Callable[[str], None]) -> float:
+    """Do one run in Hydra's output folder, and return the best value of its monitored metric.
+
+    The folder gets ``config.yaml`` (resolved), ``metrics.json``, ``checkpoints/best.ckpt``, ``log/metrics.csv`` and
+    ``trace.npz``. With ``results``, the run is added to that store, unless it is there already.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    hydra_config = HydraConfig.get()
+    folder = Path(hydra_config.runtime.output_dir)
+    plain = resolved(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    groups = [one for one in hydra_config.overrides.task if one.partition("=")[0] in GROUPS]
+    defaults = compose_train(groups)
+    for name, value in plain.items():
+        if name not in defaults:
+            raise unknown_key(name, value, defaults)
+    check_types(plain, defaults)
+    check_run(plain)
+    run = plan_from_config(plain, _names(plain, hydra_config.runtime.choices))
+    write_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
+    if plain["results"] is None:
+        record = _executed(run, folder, None)
+    else:
+        store = ResultsStore(plain["results"])
+        prepare_folder(store)
+        claims = Claims(store.folder.resolve())
+        try:
+            with claims.take(run.key) as claim:
+                if claim is None:
+                    raise ConfigError(
+                        f"another process does this run now, for {str(store.folder)!r}; wait for it, or choose another "
+                        "results folder."
+                    )
+                found = [one for one in store.records() if one.key == run.key and one.finished]
+                if found:
+                    say(f"this run is already in {store.folder}: best {found[-1].monitor} {found[-1].monitored:.4f}")
+                    return found[-1].monitored
+                record = _executed(run, folder, store)
+                store.append(record)
+        finally:
+            claims.tidy()
+    write_summary(record, folder)
+    metrics = ", ".join(f"{name} {metric.value:.4f}" for name, metric in record.metrics.items())
+    stage = "test" if any(metric.stage == "test" for metric in record.metrics.values()) else "validation"
+    say(f"{stage}, at the best validation epoch {record.best_epoch}: {metrics}")
+    for warning in record.warnings:
+        say(f"note: {warning}")
+    say(f"run folder: {folder}")
+    return record.monitored
+
+
+def _executed(run: Run, folder: Path, store: ResultsStore | None) -> RunRecord:
+    try:
+        with warnings.catch_warnings():
+            _quiet()
+            return run.execute(folder, store)
+    except Exception as error:
+        if store is not None and not isinstance(error, ConfigError):
+            store.append(run.failed(str(error) or type(error).__name__))
+        raise
+
+
+def _names(config: dict[str, Any], choices: Any) -> Names:
+    """Groups of the user's own are called as they were chosen."""
+    own = {group: str(choices.get(group)) if target_of(config[group]) else None for group in ("data", "model")}
+    return Names(own["data"], own["model"])
+
+
+def _quiet() -> None:
+    """Leave out what Lightning says about itself."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for text in (".*does not have many workers.*", ".*LeafSpec.*", ".*available but not used.*"):
+        warnings.filterwarnings("ignore", text)

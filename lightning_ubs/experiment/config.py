@@ -13,8 +13,11 @@ from typing import Any
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
 from lightning_ubs.errors import ConfigError
+from lightning_ubs.experiment.own_code import fingerprint, locate
 
 CONFIG_MODULE = "lightning_ubs.configs"
+HYDRA_VERSION = "1.3"
+"""Whose defaults Hydra shall use."""
 GROUPS = ("data", "model", "selection", "trainer", "callbacks", "logger")
 OWN_SELECTION = "lightning_ubs.experiment.selection.batch_selection"
 """``_target_`` of the selections in this package's configurations."""
@@ -55,15 +58,8 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     register_datasets()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
-    with initialize_config_module(CONFIG_MODULE, **version_base()):
+    with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):
         return _unresolved(compose("train", list(overrides)))
-
-
-def version_base() -> dict[str, Any]:
-    """Which version's defaults Hydra shall use: 1.3 wants to be told, later ones warn if they are."""
-    import hydra
-
-    return {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +120,8 @@ def run_key(config: Mapping[str, Any]) -> str:
     if path is not None and os.path.isfile(path):
         parts["data"]["path"] = sha256(path)
     parts |= {name: config[name] for name in ("callbacks", "monitor", "mode") if config.get(name)}
-    code = {group: _code(config[group]) for group in ("data", "model", "selection") if target_of(config[group])}
+    own = {group: target_of(config[group]) for group in ("data", "model", "selection")}
+    code = {group: fingerprint(locate(target)) for group, target in own.items() if target}
     return digest({**parts, **({"code": code} if code else {}), "seed": config["seed"]})
 
 
@@ -197,13 +194,6 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
     given = key if value is None else f"{key}={value}"
     way_out = did_you_mean(last, known, f"valid keys are {', '.join(known)}.")
     return ConfigError(f"{given}: there is no key {last!r}{where}; {way_out}")
-
-
-def _code(config: Mapping[str, Any]) -> str:
-    from lightning_ubs.experiment.build import locate
-    from lightning_ubs.experiment.fingerprint import fingerprint
-
-    return fingerprint(locate(str(config["_target_"])))
 
 
 def _unresolved(config: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.data import MultiLabelDataModule, catalog
 from lightning_ubs.errors import ConfigError, DataError
-from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection, locate
+from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection
 from lightning_ubs.experiment.config import (
     assign,
     check_run,
@@ -24,7 +24,9 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
-from lightning_ubs.experiment.from_config import ConfiguredRun, Names, configured_run
+from lightning_ubs.experiment.from_config import Names, plan_from_config
+from lightning_ubs.experiment.own_code import locate
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.selection import NAMES, parameters, plain_defaults
 from lightning_ubs.strategies import Strategy
 
@@ -33,7 +35,7 @@ _GROUPS = ("data", "model", "selection")
 _PASSED_ON = ("trace", "trace_epochs", "monitor", "mode", "callbacks")
 
 
-def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
+def expand_grid(config: Mapping[str, Any]) -> list[Run]:
     """All runs of a resolved ``compare`` configuration, each once, in the order in which they are done.
 
     Folds and seeds come first, so that a grid that is stopped early has compared all methods on some of them.
@@ -46,7 +48,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
     sweeps = _sweeps(config)
     for given in (fixed, *sweeps, *by_data.values()):
         _check_keys(given, base, groups)
-    runs: dict[str, ConfiguredRun] = {}
+    runs: dict[str, Run] = {}
     checked: set[str] = set()
     build_callbacks(config["callbacks"])
     for data, model, selection, fold, seed in _units(grid, groups["data"]):
@@ -67,7 +69,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[ConfiguredRun]:
             check_types(final, defaults)
             _check_values(final, checked)
             names = _names(final, {"data": data, "model": model, "selection": selection}, values, swept)
-            done = configured_run(final, names, fold if own else None)
+            done = plan_from_config(final, names, fold if own else None)
             runs.setdefault(done.key, done)
     _check_files(runs.values())
     return list(runs.values())
@@ -193,7 +195,7 @@ def _check_values(config: Mapping[str, Any], checked: set[str]) -> None:
                 build(config[group], seed=config["seed"])
 
 
-def _check_files(runs: Iterable[ConfiguredRun]) -> None:
+def _check_files(runs: Iterable[Run]) -> None:
     """Read the user's own files once, so that a bad one fails before the first run."""
     seen = set[str]()
     for run in runs:

@@ -1,14 +1,13 @@
-"""A run that a configuration describes: one of ``lightning-ubs train`` or of a grid."""
+"""From a resolved configuration to a run: one of ``lightning-ubs train`` or of a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.loggers import Logger
 
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
@@ -22,9 +21,10 @@ from lightning_ubs.experiment.build import (
 )
 from lightning_ubs.experiment.config import digest, run_key, target_of, telling_settings
 from lightning_ubs.experiment.direction import by_name
-from lightning_ubs.experiment.record import Mode
-from lightning_ubs.experiment.run import TrainingRun
+from lightning_ubs.experiment.record import Mode, RunIdentity
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.selection import settings_of
+from lightning_ubs.experiment.training import train
 from lightning_ubs.inspection.loggers import SelectionImages
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
@@ -40,60 +40,52 @@ class Names:
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class ConfiguredRun(TrainingRun):
-    """A run of a resolved configuration of ``lightning-ubs train``."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-    def make_data(self) -> LightningDataModule:
-        """The data of ``data``."""
-        return build_data(self.config["data"], self.identity["fold"], self.identity["seed"])
-
-    def make_module(self, data: LightningDataModule) -> LightningModule:
-        """The model of ``model``."""
-        name = data_name(self.config["data"])
-        return build_network(self.config["model"], data, name, self.identity["fold"], self.identity["seed"])
-
-    def make_selection(self) -> BatchSelection:
-        """The callback of ``selection``."""
-        return build_selection(self.config["selection"], self.identity["seed"])
-
-    def make_callbacks(self, selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
-        """Those of ``callbacks``, and images if a logger that shows them is chosen."""
-        found = build_callbacks(self.config.get("callbacks"))
-        every = self.config["logger"].get("image_every_n_epochs", 0)
-        return [*found, SelectionImages(selection, every)] if every else found
-
-    def make_loggers(self, folder: Path) -> list[Logger]:
-        """Those of ``logger``."""
-        return build_loggers(self.config["logger"], folder)
-
-
-def configured_run(config: Mapping[str, Any], names: Names | None = None, fold: int | None = None) -> ConfiguredRun:
+def plan_from_config(config: Mapping[str, Any], names: Names | None = None, fold: int | None = None) -> Run:
     """The run of a resolved configuration; ``fold`` is for data that keep it elsewhere than in ``data.fold``."""
     names = names or Names()
     selection, model = config["selection"], config["model"]
     target = target_of(selection)
     plain = selection.get("name") or (target or "").rpartition(".")[2]
     monitor, mode = _monitor(config)
-    identity = {
-        "key": run_key(dict(config) | {"data": dict(config["data"]) | ({} if fold is None else {"fold": fold})}),
-        "data": names.data or data_name(config["data"]),
-        "model": names.model or model.get("name") or str(target_of(model)).rpartition(".")[2],
-        "selection": plain,
-        "label": names.label or selection.get("label") or plain,
-        "variant": selection.get("variant") or "",
-        "parameters": {
-            key: value for key, value in telling_settings(settings_of(selection)).items() if key not in _ASIDE
-        },
-        "fold": config["data"].get("fold", 0) if fold is None else fold,
-        "seed": config["seed"],
-        "config_hash": digest(config),
-        "monitor": monitor,
-        "mode": mode,
-    }
-    return ConfiguredRun(identity, config["trainer"], config["trace"], config["trace_epochs"], config=config)
+    told = {name: value for name, value in telling_settings(settings_of(selection)).items() if name not in _ASIDE}
+    identity = RunIdentity(
+        key=run_key(dict(config) | {"data": dict(config["data"]) | ({} if fold is None else {"fold": fold})}),
+        data=names.data or data_name(config["data"]),
+        model=names.model or model.get("name") or str(target_of(model)).rpartition(".")[2],
+        selection=plain,
+        label=names.label or selection.get("label") or plain,
+        variant=selection.get("variant") or "",
+        parameters=told,
+        fold=config["data"].get("fold", 0) if fold is None else fold,
+        seed=config["seed"],
+        config_hash=digest(dict(config) | {"model": telling_settings(model, "model")}),
+        monitor=monitor,
+        mode=mode,
+    )
+    return Run(
+        identity=identity,
+        train=train,
+        trainer=config["trainer"],
+        make_data=partial(build_data, config["data"], identity.fold, identity.seed),
+        make_module=partial(_network, config, identity),
+        make_selection=partial(build_selection, selection, identity.seed),
+        make_callbacks=partial(_callbacks, config),
+        make_loggers=partial(build_loggers, config["logger"]),
+        config=config,
+        trace=config["trace"],
+        trace_epochs=config["trace_epochs"],
+    )
+
+
+def _network(config: Mapping[str, Any], identity: RunIdentity, data: LightningDataModule) -> LightningModule:
+    return build_network(config["model"], data, data_name(config["data"]), identity.fold, identity.seed)
+
+
+def _callbacks(config: Mapping[str, Any], selection: BatchSelection, data: LightningDataModule) -> list[Callback]:
+    """Those of ``callbacks``, and images if a logger that shows them is chosen."""
+    found = build_callbacks(config.get("callbacks"))
+    every = config["logger"].get("image_every_n_epochs", 0)
+    return [*found, SelectionImages(selection, every)] if every else found
 
 
 def _monitor(config: Mapping[str, Any]) -> tuple[str, Mode]:

@@ -4,68 +4,43 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
-from lightning_ubs._utils.arguments import constructor_arguments
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
-from lightning_ubs.experiment.build import set_up
-from lightning_ubs.experiment.config import digest, telling_settings
-from lightning_ubs.experiment.fingerprint import fingerprint
-from lightning_ubs.experiment.loaders import as_datamodule
-from lightning_ubs.experiment.record import Mode
-from lightning_ubs.experiment.run import TrainingRun
-from lightning_ubs.experiment.selection import reseeded
-from lightning_ubs.methods import BASELINE, METHODS
-from lightning_ubs.strategies import Random, Strategy
+from lightning_ubs.experiment.build import as_datamodule, set_up
+from lightning_ubs.experiment.config import digest
+from lightning_ubs.experiment.own_code import fingerprint
+from lightning_ubs.experiment.record import Mode, RunIdentity
+from lightning_ubs.experiment.run import Run
+from lightning_ubs.experiment.selection import Selection, described, reseeded, strategy_of, with_strategy
+from lightning_ubs.experiment.training import train
+from lightning_ubs.methods import METHODS
+from lightning_ubs.strategies import Balance, Random, Shuffled, Strategy
 
-Selection = Strategy | BatchSelection
+Modules = Callable[..., LightningModule] | Mapping[str, Callable[..., LightningModule]]
+"""What makes a model for every run, or several that do by name."""
 _TRAINER = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-# Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
-_TOLD = ("warmup_epochs", "start_epoch", "end_epoch", "replacement", "epoch_size", "unbiased", "fill_last", "refresh")
 
 
-@dataclass(frozen=True)
-class CalledRun(TrainingRun):
-    """A run of functions and objects that the user gave."""
-
-    module: Callable[..., LightningModule] | None = None
-    data: Callable[..., Any] | None = None
-    selection: Selection = field(default_factory=Random)
-
-    def make_data(self) -> LightningDataModule:
-        """What the user's data function gives for this fold and seed."""
-        return _make_data(self.data, self.identity["fold"], self.identity["seed"])
-
-    def make_module(self, data: LightningDataModule) -> LightningModule:
-        """What the user's module function gives."""
-        return _make_module(self.module, data)
-
-    def make_selection(self) -> BatchSelection:
-        """A fresh copy of the user's selection, with the run's seed."""
-        seed = self.identity["seed"]
-        if isinstance(self.selection, Strategy):
-            return BatchSelection(copy.deepcopy(self.selection), seed=seed)
-        return reseeded(self.selection, seed)
-
-
-def plan_runs(
-    module: Callable[..., LightningModule],
+def plan_from_objects(
+    module: Modules,
     data: Callable[..., Any],
     selections: Mapping[str, Selection],
     pairs: Sequence[tuple[int, int]],
     trainer: dict[str, Any],
     monitored: tuple[str, Mode],
     trace: bool,
-) -> list[CalledRun]:
-    """Every pair of fold and seed with every selection; what cannot be made or compared is refused here.
+) -> list[Run]:
+    """Every pair of fold and seed with every module and selection; what cannot be made or compared is refused here.
 
     Args:
-        module: makes a model.
+        module: makes a model, or several that do by the name to display.
         data: makes the data.
         selections: by name.
         pairs: of fold and seed.
@@ -73,40 +48,78 @@ def plan_runs(
         monitored: the logged value that decides the best epoch, and its mode.
         trace: whether to keep what became of each sample.
     """
-    for name, given in (("module", module), ("data", data)):
-        if given is None:
-            raise ConfigError(
-                f"{name} has no value; give a class or function that makes it for every run. Loaders of the module's "
-                'own go there: data=lambda: {"train": ..., "val": ...}.'
-            )
-        if not callable(given) or isinstance(given, LightningModule):
-            raise ConfigError(
-                f"{name}={type(given).__name__}(...) is an object; give a class or function that makes a new one for "
-                f"every run, such as {name}=lambda: {type(given).__name__}(...)."
-            )
+    modules = _named_modules(module)
+    _check_maker("data", data)
     samples = _samples(data, pairs)
     first = _make_data(data, *pairs[0])
-    names = {"data": type(first).__name__, "model": type(_make_module(module, first)).__name__}
+    models = {name: name or type(_make_module(one, first)).__name__ for name, one in modules.items()}
     monitor, mode = monitored
-    shared = {
-        "code": [fingerprint(module), fingerprint(data)],
-        "trainer": {name: fingerprint(value) for name, value in trainer.items()},
-        "monitor": [monitor, mode],
-    }
-    runs: dict[str, CalledRun] = {}
-    for fold, seed in pairs:
+    runs: dict[str, Run] = {}
+    for (fold, seed), (name, make_module) in itertools.product(pairs, modules.items()):
+        shared = {
+            "code": [fingerprint(make_module), fingerprint(data)],
+            "trainer": {option: fingerprint(value) for option, value in trainer.items()},
+            "monitor": [monitor, mode],
+        } | ({"module": name} if name else {})
         for label, selection in selections.items():
-            method = described(label, selection)
-            key = digest([shared, {name: method[name] for name in ("selection", "parameters")}, fold, seed])
-            identity = names | method | {"fold": fold, "seed": seed, "monitor": monitor, "mode": mode}
-            whole = identity | {"key": key, "config_hash": digest([shared, identity])}
+            told = {"data": type(first).__name__, "model": models[name]} | described(label, selection)
+            method = {part: told[part] for part in ("selection", "parameters")}
+            key = digest([shared, method, fold, seed])
+            whole = told | {"fold": fold, "seed": seed, "monitor": monitor, "mode": mode}
+            identity = RunIdentity(**whole, key=key, config_hash=digest([shared, whole]))
             if key in runs:
                 raise ConfigError(
-                    f"the selections {runs[key].identity['label']!r} and {label!r} are the same method with the same "
+                    f"the selections {runs[key].identity.label!r} and {label!r} are the same method with the same "
                     "settings; remove one of them."
                 )
-            runs[key] = CalledRun(whole, _TRAINER | trainer, trace, None, samples, module, data, selection)
+            runs[key] = Run(
+                identity=identity,
+                train=train,
+                trainer=_TRAINER | trainer,
+                make_data=partial(_make_data, data, fold, seed),
+                make_module=partial(_make_module, make_module),
+                make_selection=partial(_make_selection, selection, seed),
+                trace=trace,
+                samples=samples,
+            )
     return list(runs.values())
+
+
+def _named_modules(module: Modules) -> dict[str, Callable[..., LightningModule]]:
+    """What makes the models, by name; one alone has the empty name."""
+    if not isinstance(module, Mapping):
+        _check_maker("module", module)
+        return {"": module}
+    if not module:
+        raise ConfigError("module={} names nothing to train; give one or more: module={'BCE': Net}.")
+    for name, one in module.items():
+        if not isinstance(name, str) or not name:
+            raise ConfigError(
+                f"module has the key {name!r}; give each module a name to display: module={{'BCE': Net}}."
+            )
+        _check_maker(f"module[{name!r}]", one)
+    return dict(module)
+
+
+def _check_maker(name: str, given: Any) -> None:
+    """Refuse what cannot make a new object for every run."""
+    if given is None:
+        raise ConfigError(
+            f"{name} has no value; give a class or function that makes it for every run. Loaders of the module's "
+            'own go there: data=lambda: {"train": ..., "val": ...}.'
+        )
+    if not callable(given) or isinstance(given, LightningModule):
+        raise ConfigError(
+            f"{name}={type(given).__name__}(...) is an object; give a class or function that makes a new one for "
+            f"every run, such as {name}=lambda: {type(given).__name__}(...)."
+        )
+
+
+def _make_selection(selection: Selection, seed: int) -> BatchSelection:
+    """A fresh copy of the user's selection, with the run's seed."""
+    if isinstance(selection, Strategy):
+        return BatchSelection(copy.deepcopy(selection), seed=seed)
+    return reseeded(selection, seed)
 
 
 def named_selections(selections: Mapping[str, Selection] | Sequence[Selection] | Selection) -> dict[str, Selection]:
@@ -120,24 +133,30 @@ def named_selections(selections: Mapping[str, Selection] | Sequence[Selection] |
             raise ConfigError(
                 f"selections[{name!r}]={one!r} is neither a strategy nor a BatchSelection; give one, such as UBS()."
             )
-    baseline = {name: one for name, one in selections.items() if isinstance(_strategy(one), Random)}
+    baseline = {name: one for name, one in selections.items() if isinstance(strategy_of(one), Random)}
     return {**(baseline or {"Random": Random()}), **selections}
 
 
-def described(label: str, selection: Selection) -> dict[str, Any]:
-    """How a record tells this method: a key of this package's table or the class, its settings, its name."""
-    strategy = _strategy(selection)
-    row = next((row for row in METHODS if type(strategy) is row.strategy), None)
-    callback = selection if isinstance(selection, BatchSelection) else BatchSelection(copy.deepcopy(strategy))
-    told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
-    parameters = {
-        name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
-    } | told
-    parameters |= {name: digest(value.tolist()) for name, value in vars(strategy).items() if _tells(name, value)}
-    if row is None:
-        parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
-    selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__
-    return {"selection": selected, "label": label, "parameters": parameters}
+def with_controls(selections: Mapping[str, Selection]) -> dict[str, Selection]:
+    """The selections, and for each the controls that emphasize nothing.
+
+    These are its own probabilities dealt to random samples, and, where its epochs are shortened, plain shuffling with
+    as many samples in each.
+    """
+    found = dict(selections)
+    for label, selection in selections.items():
+        strategy = strategy_of(selection)
+        if isinstance(strategy, Random | Balance | Shuffled):
+            continue
+        dealt = Shuffled(strategy=copy.deepcopy(strategy), of=label)
+        found[f"{label}, shuffled P"] = (
+            with_strategy(selection, dealt) if isinstance(selection, BatchSelection) else dealt
+        )
+        size = getattr(selection, "epoch_size", None)
+        size = strategy.default_epoch_size if size is None else size
+        if size is not None:
+            found.setdefault(f"Random, {size:g} of an epoch", BatchSelection(Random(), epoch_size=size))
+    return found
 
 
 def fold_seed_pairs(data: Callable[..., Any], seeds: int | Sequence[int], folds: int | None) -> list[tuple[int, int]]:
@@ -216,19 +235,6 @@ def _open(function: Any) -> list[str]:
     return [p.name for p in named if p.default is p.empty or p.name in ("fold", "seed", "datamodule")]
 
 
-def _strategy(selection: Selection) -> Strategy:
-    return selection if isinstance(selection, Strategy) else selection.strategy
-
-
 def _known_label(selection: Selection) -> str:
-    kind = type(_strategy(selection))
+    kind = type(strategy_of(selection))
     return next((row.label for row in METHODS if row.strategy is kind), kind.__name__)
-
-
-def _tells(name: str, value: Any) -> bool:
-    """Whether a tensor is an argument, such as weights of the user's."""
-    return hasattr(value, "tolist") and not name.startswith("_")
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str | bool | type(None))

@@ -15,9 +15,9 @@ from lightning_ubs.errors import ConfigError, EngineError, RunsFailed, StoreErro
 from lightning_ubs.experiment import engine as engines
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.engine import Engine
-from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.progress import watched
 from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
@@ -52,7 +52,7 @@ class GridOutcome:
 
 
 def run_grid(
-    runs: Sequence[PlannedRun],
+    runs: Sequence[Run],
     store: ResultsStore,
     jobs: int | None = None,
     engine: Engine = "loky",
@@ -87,13 +87,13 @@ def run_grid(
     return outcome
 
 
-def at_a_time(jobs: int | None, runs: Sequence[PlannedRun]) -> int | None:
+def at_a_time(jobs: int | None, runs: Sequence[Run]) -> int | None:
     """How many runs to do at a time: as many as asked for, else one where they share a GPU; None: one per processor."""
     return 1 if jobs is None and any(run.shares_device for run in runs) else jobs
 
 
 def _pass(
-    todo: Sequence[PlannedRun],
+    todo: Sequence[Run],
     orders: dict[str, Order],
     claims: Claims,
     store: ResultsStore,
@@ -129,7 +129,7 @@ def _pass(
     return True
 
 
-def _alone(run: PlannedRun, order: Order, claims: Claims, store: ResultsStore, call: Map) -> None:
+def _alone(run: Run, order: Order, claims: Claims, store: ResultsStore, call: Map) -> None:
     try:
         _call(call, [order], 1)
     except EngineError:
@@ -141,7 +141,7 @@ def _call(call: Map, orders: Sequence[Order], jobs: int) -> list[Outcome]:
     return call(do_run, orders, jobs)
 
 
-def _orders(runs: Sequence[PlannedRun]) -> dict[str, bytes]:
+def _orders(runs: Sequence[Run]) -> dict[str, bytes]:
     """Every run, pickled; classes and functions of a notebook or script go with it."""
     cloudpickle = optional_import("cloudpickle")
     found = {}
@@ -150,8 +150,8 @@ def _orders(runs: Sequence[PlannedRun]) -> dict[str, bytes]:
             found[run.key] = cloudpickle.dumps(run)
         except Exception as error:
             raise ConfigError(
-                f"a part of the run {run.title!r} cannot be sent to another process ({' '.join(str(error).split())}); "
-                "create it inside the function that you pass, not outside."
+                f"a part of the run {run.identity.title!r} cannot be sent to another process "
+                f"({' '.join(str(error).split())}); create it inside the function that you pass, not outside."
             ) from error
     return found
 

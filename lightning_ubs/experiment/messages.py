@@ -94,11 +94,11 @@ def _keys(root: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    from lightning_ubs.experiment.config import CONFIG_MODULE, GROUPS, version_base
+    from lightning_ubs.experiment.config import CONFIG_MODULE, GROUPS, HYDRA_VERSION
 
     chosen = [one for one in arguments if one.partition("=")[0] in (*GROUPS, "experiment", "scale") and "," not in one]
     GlobalHydra.instance().clear()
-    with initialize_config_module(CONFIG_MODULE, **version_base()):
+    with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):
         for overrides in (chosen, []):
             try:
                 found: Any = OmegaConf.to_container(compose(root, overrides), resolve=False)

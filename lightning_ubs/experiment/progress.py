@@ -81,7 +81,7 @@ class Lines:
     def finished(self, record: RunRecord) -> None:
         """A run has finished or failed."""
         self.done += 1
-        self._say(f"[{self.done}/{self.total}] {title(record)}: {result_text(record)}; {self.summary()}")
+        self._say(f"[{self.done}/{self.total}] {record.title}: {result_text(record)}; {self.summary()}")
 
     def summary(self) -> str:
         """Runs left, and how long they will take at the pace so far."""
@@ -114,13 +114,8 @@ class Bar(Lines):
     def finished(self, record: RunRecord) -> None:
         """Say what came out, above the bar."""
         self.done += 1
-        self._bar.console.print(f"{title(record)}: {result_text(record)}", markup=False, highlight=False)
+        self._bar.console.print(f"{record.title}: {result_text(record)}", markup=False, highlight=False)
         self._bar.update(self._task, completed=self.done, description=self.summary())
-
-
-def title(record: RunRecord) -> str:
-    """A run in a few words."""
-    return f"{record.data} {record.model} {record.label} fold {record.fold} seed {record.seed}"
 
 
 def result_text(record: RunRecord) -> str:

@@ -35,26 +35,62 @@ class MetricValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """One run, finished or failed. Texts are free: a user's own names of data, models and methods.
+class RunIdentity:
+    """Which run this is: what is known of it before it is done. Texts are free: a user's own names.
 
     Runs that share ``data``, ``model``, ``fold`` and ``seed`` are paired: same split, same initial weights.
 
     Attributes:
         key: 16 hexadecimal digits for everything that decides the outcome of this run.
-        status: ``"ok"`` or ``"failed"``.
-        error: why a failed run failed, in a sentence; None if it finished.
         data: name of the dataset, to display and to group by.
         model: name of the model, to display and to group by.
         selection: which method: a key of `lightning_ubs.methods`, or the name of a user's own class.
+        fold: which part of the data was held out, from 0.
+        seed: seeds the initial weights and all sampling.
+        label: name of the method to display, such as ``"UBS λ1=0.6"``.
         variant: letter or name of an ablation of the paper (``"B"``, ``"Active_LC"``); empty for a method as it is.
         parameters: settings of the method, which tell it from others of the same ``selection`` and ``variant``.
-        label: name of the method to display, such as ``"UBS λ1=0.6"``.
-        fold: which part of the data was held out, from 0.
-        seed: of the initial weights and of every draw.
         config_hash: 16 hexadecimal digits for the whole configuration, names and places included.
         monitor: the logged name that decides the best epoch, such as ``"val_macro_auc"``.
         mode: whether ``monitor`` should be large (``"max"``) or small (``"min"``).
+    """
+
+    key: str
+    data: str
+    model: str
+    selection: str
+    fold: int
+    seed: int
+    label: str = ""
+    variant: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    config_hash: str = ""
+    monitor: str = "val_macro_auc"
+    mode: Mode = "max"
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        _check_one_of("mode", self.mode, ("max", "min"))
+        if not self.label:
+            object.__setattr__(self, "label", self.selection)
+
+    @property
+    def title(self) -> str:
+        """One line for people."""
+        return f"{self.data} {self.model} {self.label} fold {self.fold} seed {self.seed}"
+
+    def record(self, **outcome: Any) -> RunRecord:
+        """The record of this run, with what came of it."""
+        return RunRecord(**{one.name: getattr(self, one.name) for one in fields(RunIdentity)}, **outcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunIdentity):
+    """One run, finished or failed: its identity, and what came of it.
+
+    Attributes:
+        status: ``"ok"`` or ``"failed"``.
+        error: why a failed run failed, in a sentence; None if it finished.
         metrics: what was measured, by name without ``val_`` or ``test_``.
         best_epoch: epoch of the best ``monitor``, from 0, the first of equals; None if there is none.
         max_epochs: epochs that were asked for; None if unknown.
@@ -64,27 +100,17 @@ class RunRecord:
             ``monitor``, ``epoch_seconds`` (training and selection, no validation), ``selection_seconds`` (contained in
             it), ``samples`` (trained on in that epoch), ``pressure``, ``effective_sample_size``, ``correlation_drift``.
         seconds: of the whole run; None if it failed.
-        shape: ``n`` training samples, ``d`` features, ``q`` labels and ``batches`` per epoch, as far as known.
+        shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
+            samples, as far as known.
         warnings: sentences about this run that a reader of its result must see.
         versions: of lightning_ubs, torch, lightning and python.
         started: time in ISO format.
         trace: whether the store holds the arrays of this run.
+        split: digest of the training targets, which tells splits of the data apart; empty if unknown.
     """
 
-    key: str
     status: Literal["ok", "failed"]
-    data: str
-    model: str
-    selection: str
-    fold: int
-    seed: int
-    label: str = ""
-    variant: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
-    config_hash: str = ""
-    monitor: str = "val_macro_auc"
-    mode: Mode = "max"
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
     best_epoch: int | None = None
     max_epochs: int | None = None
@@ -96,14 +122,11 @@ class RunRecord:
     versions: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     trace: bool = False
+    split: str = ""
 
     def __post_init__(self) -> None:
-        check_key(self.key)
-        for name, value, allowed in (("status", self.status, ("ok", "failed")), ("mode", self.mode, ("max", "min"))):
-            if value not in allowed:
-                raise RecordError(f"{name}={value!r} must be {' or '.join(map(repr, allowed))}; correct the record.")
-        if not self.label:
-            object.__setattr__(self, "label", self.selection)
+        super().__post_init__()
+        _check_one_of("status", self.status, ("ok", "failed"))
 
     @property
     def finished(self) -> bool:
@@ -134,7 +157,7 @@ class RunRecord:
 
     def to_json(self) -> str:
         """One line of JSON. NumPy values become plain, NaN becomes null."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {name: getattr(self, name) for name in _SAVED}
         plain["metrics"] = {name: vars(metric) for name, metric in self.metrics.items()}
         return json.dumps(_plain({"schema": SCHEMA} | plain), ensure_ascii=False, allow_nan=False)
 
@@ -164,10 +187,23 @@ class RunRecord:
         return _READERS[schema](found)
 
 
+_SAVED = (
+    "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
+    "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
+    "seconds", "shape", "warnings", "versions", "started", "trace",
+)  # fmt: skip
+"""Fields in the order in which stores have always held them."""
+
+
 def check_key(key: object) -> None:
     """Refuse what is no key of a run."""
     if not (isinstance(key, str) and re.fullmatch(r"[0-9a-f]{16}", key)):
         raise RecordError(f"key={key!r} must be 16 hexadecimal digits; take the first 16 of a SHA-256 in hex.")
+
+
+def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise RecordError(f"{name}={value!r} must be {' or '.join(map(repr, allowed))}; correct the record.")
 
 
 def _read_current(found: dict[str, Any]) -> RunRecord:

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,14 @@ from typing_extensions import override
 from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError, SelectionError
-from lightning_ubs.experiment.record import Mode, RunRecord
+from lightning_ubs.experiment.config import digest
+from lightning_ubs.experiment.direction import direction
+from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
+from lightning_ubs.experiment.run import versions
+from lightning_ubs.experiment.selection import described
+from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.selection._lightning import callbacks_of
+from lightning_ubs.strategies import Random
 
 # Curve of a record: the name under which it is logged.
 _LOGGED = {
@@ -191,9 +198,7 @@ class Recorder(Callback):
         Returns:
             What was written, without the arrays per sample.
         """
-        from lightning_ubs.experiment.recorded import save_recorded
-
-        return save_recorded(self, results, data=data, model=model, label=label, seed=seed, fold=fold)
+        return _save(self, results, data=data, model=model, label=label, seed=seed, fold=fold)
 
     @property
     def best_epoch(self) -> int | None:
@@ -275,3 +280,65 @@ class Recorder(Callback):
 
 def _rounded(value: Any, digits: int | None) -> float:
     return float(value) if digits is None else round(float(value), digits)
+
+
+def first_selected(selection: BatchSelection) -> int | None:
+    """The first epoch whose batches a method chooses; None for Random, which never does."""
+    if isinstance(selection.strategy, Random):
+        return None
+    return selection.start_epoch if selection.strategy.warms_up else 0
+
+
+def _save(
+    recorder: Recorder,
+    results: str | os.PathLike[str],
+    *,
+    data: str,
+    model: str,
+    label: str | None,
+    seed: int | None,
+    fold: int,
+) -> RunRecord:
+    """Write a record and its arrays; arguments as those of :meth:`Recorder.save`."""
+    selection, strategy = recorder.selection, recorder.selection.strategy
+    if not recorder.curves["epoch"]:
+        raise SelectionError("the Recorder has seen no whole epoch yet; save it after Trainer.fit.")
+    method = described(label or type(strategy).__name__, selection)
+    identity = method | {"data": data, "model": model, "fold": fold, "seed": selection.seed if seed is None else seed}
+    best = recorder.validated.get(-1 if recorder.best_epoch is None else recorder.best_epoch, {})
+    metrics = {
+        name.removeprefix("val_"): MetricValue(
+            value, direction(name.removeprefix("val_"), recorder.monitor, recorder.mode, {}), "val"
+        )
+        for name, value in best.items()
+    }
+    shape = {"n": strategy.num_samples, "q": strategy.num_labels, "batches": recorder.batches}
+    record = RunRecord(
+        **identity,
+        key=digest(identity),
+        status="ok",
+        monitor=recorder.monitor,
+        mode=recorder.mode,
+        metrics=metrics,
+        best_epoch=recorder.best_epoch,
+        max_epochs=recorder.max_epochs,
+        first_selected_epoch=first_selected(selection),
+        curves=recorder.curves,
+        seconds=recorder.seconds,
+        shape={name: value for name, value in shape.items() if value is not None},
+        versions=versions(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        trace=recorder.trace,
+    )
+    store = ResultsStore(results)
+    if recorder.trace:
+        arrays = recorder.arrays()
+        labels = selection.known_labels.matrix(strategy.num_samples, strategy.num_labels)
+        if labels is not None:
+            arrays["labels"] = labels.numpy()
+            names = selection.known_labels.names(labels.shape[1])
+            if names is not None:
+                arrays["label_names"] = np.array(names, dtype=str)
+        store.write_trace(record.key, **arrays)
+    store.append(record)
+    return record

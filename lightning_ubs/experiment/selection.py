@@ -11,16 +11,26 @@ from lightning_ubs._utils.arguments import constructor_arguments
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
-from lightning_ubs.experiment.config import unknown_key
-from lightning_ubs.methods import METHODS, find_method
-from lightning_ubs.strategies import Strategy
+from lightning_ubs.experiment.config import digest, telling_settings, unknown_key
+from lightning_ubs.experiment.own_code import fingerprint
+from lightning_ubs.methods import BASELINE, METHODS, find_method
+from lightning_ubs.strategies import Random, Shuffled, Strategy
 
+# Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
+_TOLD = ("warmup_epochs", "start_epoch", "end_epoch", "replacement", "epoch_size", "unbiased", "fill_last", "refresh")
+Selection = Strategy | BatchSelection
+"""What a user compares: a strategy, or a whole callback."""
 NAMES = ("_target_", "name", "label", "variant")
 """Keys of a selection that are not settings."""
 
 
 def batch_selection(
-    strategy: str, name: str | None = None, label: str | None = None, variant: str = "", **settings: Any
+    strategy: str,
+    name: str | None = None,
+    label: str | None = None,
+    variant: str = "",
+    of: str | None = None,
+    **settings: Any,
 ) -> BatchSelection:
     """The callback of this package's configurations; ``hydra.utils.instantiate`` calls it.
 
@@ -29,6 +39,7 @@ def batch_selection(
         name: in results; not used here.
         label: to display; not used here.
         variant: of an ablation; not used here.
+        of: label of the method that this is the control of: its probabilities are dealt to random samples.
         settings: arguments of the strategy and of :class:`BatchSelection`, side by side.
 
     >>> batch_selection("ubs", lambda1=0.6, warmup_epochs=3).start_epoch
@@ -38,7 +49,20 @@ def batch_selection(
     own, shared = split_settings(kind, settings)
     if shared.get("seed", 0) is None:  # a root configuration that leaves its seed open
         shared["seed"] = 0
-    return BatchSelection(kind(**own), **shared)
+    made = kind(**own)
+    if of is not None:
+        made = Shuffled(strategy=made.strategy if isinstance(made, Shuffled) else made, of=of)
+    return BatchSelection(made, **with_one_start(shared))
+
+
+def with_one_start(settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings`` without the warm-up of ``selection/default.yaml`` where they name the first selected epoch.
+
+    >>> with_one_start({"warmup_epochs": 5, "start_epoch": 3})
+    {'start_epoch': 3}
+    """
+    replaced = settings.get("start_epoch") is not None and settings.get("warmup_epochs") == 5
+    return {name: value for name, value in settings.items() if not (replaced and name == "warmup_epochs")}
 
 
 def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
@@ -50,6 +74,42 @@ def reseeded(selection: BatchSelection, seed: int) -> BatchSelection:
             "constructor take seed and keep it."
         )
     return type(selection)(**copy.deepcopy(arguments | {"seed": seed}))
+
+
+def described(label: str, selection: Selection) -> dict[str, Any]:
+    """How a record tells this method: a key of this package's table or the class, its settings, its name."""
+    strategy = strategy_of(selection)
+    row = next((row for row in METHODS if type(strategy) is row.strategy), None)
+    callback = selection if isinstance(selection, BatchSelection) else BatchSelection(copy.deepcopy(strategy))
+    told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
+    parameters = {
+        name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
+    } | told
+    parameters |= {name: digest(value.tolist()) for name, value in vars(strategy).items() if _tells(name, value)}
+    if isinstance(strategy, Shuffled):
+        whole = described(strategy.of, strategy.strategy)
+        parameters |= {f"strategy.{name}": value for name, value in whole["parameters"].items() if name not in told}
+        parameters |= {"strategy": whole["selection"]}
+    if row is None:
+        parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
+    selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__
+    return {"selection": selected, "label": label, "parameters": parameters}
+
+
+def strategy_of(selection: Selection) -> Strategy:
+    """The strategy itself, or that of a callback."""
+    return selection if isinstance(selection, Strategy) else selection.strategy
+
+
+def with_strategy(selection: BatchSelection, strategy: Strategy) -> BatchSelection:
+    """A new callback like ``selection`` with another strategy."""
+    arguments = constructor_arguments(selection)
+    if "strategy" not in arguments:
+        raise ConfigError(
+            f"{type(selection).__name__} does not take its strategy, so its control cannot be made; let its "
+            "constructor take strategy and keep it, or leave controls out."
+        )
+    return type(selection)(**copy.deepcopy(arguments | {"strategy": strategy}))
 
 
 def split_settings(strategy: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,3 +158,12 @@ def _strategy(name: str) -> type[Strategy]:
         way_out = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
         raise ConfigError(f"selection.strategy={name!r} is unknown; {way_out}")
     return row.strategy
+
+
+def _tells(name: str, value: Any) -> bool:
+    """Whether a tensor is an argument, such as weights of the user's."""
+    return hasattr(value, "tolist") and not name.startswith("_")
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | bool | type(None))

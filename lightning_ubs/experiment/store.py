@@ -15,20 +15,15 @@ import logging
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from lightning_ubs._utils.files import atomic_write
+from lightning_ubs._utils.files import atomic_write, lock_file
 from lightning_ubs.errors import RecordError, StoreError
 from lightning_ubs.experiment.record import RunRecord, check_key
-
-try:
-    import fcntl
-except ImportError:  # Windows has no fcntl; an append is one write there too, only unlocked
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +68,7 @@ class ResultsStore:
             raise StoreError(
                 f"there are no runs in {str(self.folder)!r} to pack; give the folder that holds runs.jsonl."
             )
-        with self._writing(self.folder), open(self.path, "a+b", buffering=0) as file, _locked(file):
+        with self._writing(self.folder), self._alone(), open(self.path, "a+b", buffering=0) as file:
             _cut_fragment(file)
             file.seek(0)
             lines = dict.fromkeys([*self._packed_lines(), *file.readall().splitlines()])
@@ -85,7 +80,7 @@ class ResultsStore:
     def append(self, record: RunRecord) -> None:
         """Add one run; it is on the disk when this returns."""
         line = record.to_json().encode() + b"\n"
-        with self._writing(self.folder), open(self.path, "a+b", buffering=0) as file, _locked(file):
+        with self._writing(self.folder), self._alone(), open(self.path, "a+b", buffering=0) as file:
             end = _cut_fragment(file)
             try:
                 _write_all(file, line)
@@ -175,8 +170,7 @@ class ResultsStore:
 
     def _lines(self) -> list[bytes]:
         try:
-            with open(self.path, "rb") as file, _locked(file, shared=True):
-                return file.read().split(b"\n")
+            return self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -195,6 +189,10 @@ class ResultsStore:
         except (lzma.LZMAError, EOFError) as error:
             raise StoreError(f"cannot read {str(self.packed)!r} ({error}); restore that file.") from error
         return lines
+
+    def _alone(self) -> AbstractContextManager[bool]:
+        """Keep other writers away; readers see whole lines, and leave out the one that is being written."""
+        return lock_file(self.folder / ".writing")
 
     @contextmanager
     def _writing(self, folder: Path) -> Iterator[None]:
@@ -227,19 +225,6 @@ def _lzma() -> Any:
         return importlib.import_module("lzma")
     except ImportError:  # a Python that was built where liblzma was missing
         raise StoreError("this Python has no module lzma; unpack runs.jsonl.xz with `xz -d`, or use another.") from None
-
-
-@contextmanager
-def _locked(file: BinaryIO | Any, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of ``file``. The system frees it when a process dies."""
-    if fcntl is None:
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _cut_fragment(file: Any) -> int:

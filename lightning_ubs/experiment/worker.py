@@ -20,8 +20,8 @@ from typing import IO, Literal
 from lightning_ubs._utils.files import write_problem
 from lightning_ubs.errors import ConfigError, LightningUBSError
 from lightning_ubs.experiment.claims import Claim, Claims
-from lightning_ubs.experiment.planned import PlannedRun
 from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
 
 TRIES = 2
@@ -38,7 +38,7 @@ class Order:
     """A run, and what a worker needs to know to do it.
 
     Attributes:
-        run: the pickled `PlannedRun`, read where it is done.
+        run: the pickled `Run`, read where it is done.
         results: the results folder, absolute.
         grid: name of the grid.
         since: size of the store's file when the grid began; failures after it are this grid's.
@@ -64,7 +64,7 @@ def do_run(order: Order) -> Outcome:
     """
     _prepare(order)
     with _ONE_AT_A_TIME:
-        run: PlannedRun = pickle.loads(order.run)
+        run: Run = pickle.loads(order.run)
         store, claims = ResultsStore(order.results), Claims(Path(order.results), order.grid)
         with claims.take(run.key) as claim:
             if claim is None:
@@ -81,7 +81,7 @@ def died(tries: int) -> str:
     )
 
 
-def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
+def _do(run: Run, claim: Claim, store: ResultsStore) -> None:
     if claim.tries > TRIES:
         store.append(run.failed(died(TRIES)))
         return
@@ -91,7 +91,7 @@ def _do(run: PlannedRun, claim: Claim, store: ResultsStore) -> None:
         try:
             record: RunRecord = run.execute(claim.folder, store, keep=False)
         except Exception as error:
-            logging.getLogger(__name__).exception("run failed: %s", run.title)
+            logging.getLogger(__name__).exception("run failed: %s", run.identity.title)
             record = run.failed(_disk_problem(error, store.folder) or _sentence(error))
             stop = error if isinstance(error, ConfigError) else None
         finally:

@@ -11,15 +11,18 @@ from lightning_ubs.functional.batches import search_ascending
 _BLOCK = 2**18
 # An expected count this close to a whole number, relatively, is that number: P itself is no more precise.
 _ROUNDING = 1e-12
+# Above this bound on how much too often copies stand in a short last batch, relatively, every place is made as likely.
+_UNEVEN = 1e-3
 
 
 def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, generator: Generator) -> Tensor:
     r"""An epoch in which sample i comes :math:`\lfloor mP_i\rfloor` or :math:`\lceil mP_i\rceil` times.
 
     Its mean number of copies is exactly :math:`mP_i`. The order is random, and copies of a sample stand in different
-    batches. Where that is impossible (a sample with more copies than there are batches, or more samples
-    that need every batch than the short last one has room for), as few copies as possible share a batch. With uniform P
-    and m = n it is exactly a shuffled pass. Everything is O(n + m); nothing is sorted.
+    batches, unless it has at least as many copies as there are batches. Then as few as possible share a batch if all
+    batches are full. In a short last batch each sample counts more, in a loss that is a mean over a batch; such samples
+    stand there as often as in any other place, and twice in another batch instead. With uniform P and m = n it is
+    exactly a shuffled pass. Everything is O(n + m); nothing is sorted.
 
     Args:
         probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalised.
@@ -37,6 +40,10 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
     order = torch.randperm(probabilities.numel(), generator=generator, device=probabilities.device)
     counts = _counts(probabilities.index_select(0, order), num_draws, generator)
     batches = max(1, -(-num_draws // batch_size))
+    if _is_uneven(counts, batch_size, num_draws, batches):
+        # Wherever the row of copies begins, neighbours go to different batches; each place is as likely for each copy.
+        start = int(torch.randint(num_draws, (), generator=generator, device=counts.device))
+        return _dealt(order.repeat_interleave(counts).roll(start), batch_size, generator)
     every = (counts >= batches).nonzero().squeeze(1)
     if every.numel() == 0:
         return _dealt(order.repeat_interleave(counts), batch_size, generator)
@@ -49,6 +56,18 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
         order[every].repeat_interleave(further),
     ]
     return _dealt(torch.cat(copies), batch_size, generator)
+
+
+def _is_uneven(counts: Tensor, batch_size: int, num_draws: int, batches: int) -> bool:
+    """Whether copies of some sample would stand in a short last batch more often than its share of places says."""
+    short = num_draws % batch_size
+    copies = int(counts.max()) if short and batches > 1 else 0
+    if copies < 2 or copies >= batches:
+        return copies > 1
+    # Copies are neighbours until they are dealt. The ends of their row go to full batches, and hold a little less of
+    # frequent samples, so that all other places hold a little more: what remains of that in large epochs stays.
+    more = (copies - 1) / (num_draws - copies + 1)
+    return (1 - short / batch_size) * more / batches > _UNEVEN
 
 
 def _counts(probabilities: Tensor, num_draws: int, generator: Generator) -> Tensor:

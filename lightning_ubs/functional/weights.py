@@ -277,3 +277,36 @@ def class_aware_weights(labels: Tensor) -> Tensor:
     labeled = len(weights) - unlabeled.sum()
     mean = torch.where(labeled > 0, weights.sum() / labeled.clamp(min=1), 1.0)
     return torch.where(unlabeled, mean, weights)
+
+
+def neighborhood_labels(labels: Tensor, features: Tensor, neighbors: int) -> Tensor:
+    """D2ACE: which labels a sample or one of its nearest neighbors has, (n, q) bool.
+
+    Args:
+        labels: (n, q) of 0 and 1.
+        features: (n, d).
+        neighbors: How many, Euclidean, the sample itself left out.
+
+    >>> neighborhood_labels(torch.eye(3), torch.tensor([[0.0], [1.0], [5.0]]), 1).int().tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    own = labels > 0
+    if min(neighbors, len(labels) - 1) < 1:
+        return own
+    without = _share_of_neighbours_without(own.float(), features.float(), neighbors)
+    return own | (without < 1 - 0.5 / neighbors)
+
+
+def label_hardness(losses: Tensor, flips: Tensor, form: Literal["paper", "code"] = "paper") -> Tensor:
+    r"""D2ACE: how hard labels are, :math:`h=g(L)(1-f)` with :math:`g(L)=1-e^{-L}`, or :math:`2-e^{-L}` in its code.
+
+    Args:
+        losses: L, the latest cross-entropy of each label, any shape.
+        flips: f in [0, 1], how much its predictions change.
+        form: Of g.
+
+    >>> label_hardness(torch.tensor([0.0, 100.0]), torch.tensor([0.0, 0.25]))
+    tensor([0.0000, 0.7500])
+    """
+    growth = -torch.expm1(-losses)
+    return (growth if form == "paper" else 1 + growth) * (1 - flips)

@@ -62,6 +62,7 @@ def epoch_outlooks(
         if not selector.selects(epoch):
             found.append(EpochOutlook(epoch, False, 1.0, float(n), layout.num_draws / n))
             continue
+        strategy.progress = selector.schedule.progress(epoch)
         pressure = strategy.pressure_at(epoch, selector.schedule.start, selector.schedule.end)
         probabilities = strategy.probabilities(pressure)
         if probabilities.shape != (n,):

@@ -220,7 +220,7 @@ def training_labels(trainer: L.Trainer) -> Tensor | None:
     shown = getattr(dataset, "labels", None)
     if isinstance(shown, Tensor) and shown.ndim == 2:
         return shown
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+    if dataset is None or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         return None
     collate = getattr(trainer.train_dataloader, "collate_fn", None)
     # A generator of its own: a loader draws a seed for its workers, and the global stream must not move.

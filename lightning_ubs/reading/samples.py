@@ -12,16 +12,17 @@ import dataclasses
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from lightning_ubs.reading.signatures import OTHER, distance, signatures
 from lightning_ubs.reading.targets import LABEL_NAMES
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 
 Path = tuple[str | int, ...]
 
-# Seconds for the first item, and for all of them together.
-_FIRST, _ALL = 20, 30
+# Seconds for all items together.
+_SECONDS = 20.0
 # Bits that must differ between other samples, so that a few items tell something.
 _TELLING = 5
 # Labels as different as this, where so many bits could differ, are no noisy ones of the same samples.
@@ -85,33 +86,42 @@ def ask(dataset: Any, ids: Sequence[int]) -> list[dict[Path, np.ndarray]]:
         return []
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         time.sleep(_REST)
-    reader: DataLoader[Any] = DataLoader(
-        dataset,
-        sampler=list(ids),
-        batch_size=None,
-        collate_fn=_small_parts,
-        num_workers=1,
-        timeout=_FIRST,
-        multiprocessing_context="fork",
-        generator=torch.Generator(),
-    )
     items: list[dict[Path, np.ndarray]] = []
-    begun = time.monotonic()
-    with _open_files_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    context = multiprocessing.get_context("fork")
+    answers, end = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(dataset, list(ids), end), daemon=True)
+    until = time.monotonic() + _SECONDS
+    with _open_files_kept():
         try:
-            for item in reader:
-                items.append(item)
-                if time.monotonic() - begun > _ALL:
-                    break
-        except Exception as error:
-            # Whatever a foreign dataset raises in a worker, training may go well without one.
-            log.debug("Item %d could not be asked of the dataset: %s", len(items), error)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of forking beside threads; the child runs none of them
+                process.start()
+            end.close()
+            while len(items) < len(ids) and answers.poll(max(0.0, until - time.monotonic())):
+                items.append(answers.recv())
+        except (AssertionError, EOFError, OSError) as error:  # no process may be started here, or it has ended
+            log.debug("Items beyond %d could not be asked of the dataset: %s", len(items), error)
+        finally:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+            answers.close()
     return items
 
 
+def _answer(dataset: Any, ids: Sequence[int], end: Connection) -> None:
+    """Runs in the forked process: send the items, and end in silence where one raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)  # OpenMP may hang in a forked process
+    with contextlib.suppress(Exception):
+        for i in ids:
+            end.send(_small_parts(dataset[i]))
+    # Nothing that the training has registered for its own end may run here.
+    os._exit(0)
+
+
 def _small_parts(item: Any) -> dict[Path, np.ndarray]:
-    """Runs in the worker, so that no image is sent."""
+    """What may be labels, so that no image is sent."""
     found = {}
     for path, part in leaves(item):
         with contextlib.suppress(Exception):
@@ -152,11 +162,13 @@ class Asked(NamedTuple):
     """What items say of the rows of a batch.
 
     Attributes:
+        asked: how many items were asked.
         same: True if the batch has the labels of the planned samples, False if it has those of others, None if the
             items do not tell.
         path: where in an item its labels are.
     """
 
+    asked: int
     same: bool | None
     path: Path = ()
 
@@ -186,10 +198,10 @@ def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | No
         if expected is None or between is None:
             continue
         if between.share < OTHER:
-            return Asked(True, path)
+            return Asked(len(items), True, path)
         if _are_among(expected, found) or (path == place and _is_far(found[chosen], expected)):
             away = away or path
-    return Asked(None) if away is None else Asked(False, away)
+    return Asked(len(items), None) if away is None else Asked(len(items), False, away)
 
 
 def labels_in_items(dataset: Any, ids: Tensor) -> Tensor | None:

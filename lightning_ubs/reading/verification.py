@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_ubs._utils.distributed import gather_objects
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.dataset import Column, DatasetLabels
@@ -87,6 +88,7 @@ class IdVerification:
     def drop_step(self) -> None:
         """Keep nothing of the step."""
         self._planned: Tensor | None = None
+        self._is_told = False
         self._batch: Any = None
         self._where = ""
 
@@ -104,8 +106,9 @@ class IdVerification:
         self._epochs.add(plan.epoch)
         self._selected |= selected
         self._planned, self._batch, self._where = plan[k], batch, f"epoch {plan.epoch}, batch {k}"
-        if self._ids is not None:
-            self._compare_ids(plan[k], self._read_ids(batch))
+        with self._together():
+            if self._ids is not None:
+                self._compare_ids(plan[k], self._read_ids(batch))
 
     def labels_of(self, ids: Tensor) -> Tensor | None:
         """The labels (b, q) or class indices (b,) of samples: what the dataset shows, else what its items hold.
@@ -130,9 +133,16 @@ class IdVerification:
         Args:
             targets: those of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
         """
-        planned = self._planned
-        if planned is None:
+        if self._planned is None:
             return
+        if self._is_told:
+            self._check_targets(self._planned, targets)
+            return
+        self._is_told = True
+        with self._together():
+            self._check_targets(self._planned, targets)
+
+    def _check_targets(self, planned: Tensor, targets: tuple[Tensor, ...]) -> None:
         if not targets:
             found = batch_targets(self._batch)
             targets = () if found is None else (found,)
@@ -161,6 +171,9 @@ class IdVerification:
         """Stop where samples have other labels than at their first visit; every process calls this at the same time."""
         if self._ids is False or (world_size() > 1 and not self._memory.share()):
             return
+        if self._is_resumed:
+            self._check_resumed()
+            return
         found = self._memory.judge()
         if found is None or found.share < NOISE:
             return
@@ -181,6 +194,23 @@ class IdVerification:
                 "comes to mean another sample, its history is of no use: let index i mean one sample throughout.",
                 category=UserWarning,
             )
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Let what one process refuses stop all of them, so that none waits for it for ever."""
+        refusal: SelectionError | None = None
+        try:
+            yield
+        except SelectionError as error:
+            refusal = error
+        told = [None if refusal is None else str(refusal)]
+        if world_size() > 1:
+            told = gather_objects(told[0])
+        others = [f"on process {rank}: {message}" for rank, message in enumerate(told) if message is not None]
+        if refusal is not None:
+            raise refusal
+        if others:
+            raise SelectionError(others[0])
 
     def state_dict(self) -> dict[str, Any]:
         """What a later run recognizes the samples by."""
@@ -206,7 +236,7 @@ class IdVerification:
         if rows is None or len(rows) != planned or self._ids is False:
             return
         self._memory.add(plan[k], rows)
-        if self._is_resumed:
+        if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
     def _check_resumed(self) -> None:
@@ -238,21 +268,19 @@ class IdVerification:
         """
         usual = batch_targets(self._batch)
         same, moved, named = [], [], []
+        is_telling = len(torch.unique(targets, dim=0)) > 2  # a yes and a no are in many parts of a batch
         for path, part in leaves(self._batch):
             if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
                 continue
             is_usual = usual is not None and part.data_ptr() == usual.data_ptr()
             fitted = _like(part.detach(), targets)
-            if fitted is not None and compare(targets, fitted.cpu()) is Verdict.SAME:
-                same.append((path, fitted.cpu()))
-            elif (
-                fitted is not None
-                and (is_usual or len(torch.unique(targets)) > 2)
-                and _are_moved(targets, fitted.cpu())
-            ):
-                moved.append((path, fitted.cpu()))
+            fitted = None if fitted is None else fitted.cpu()
+            if fitted is not None and compare(targets, fitted) is Verdict.SAME:
+                same.append((path, fitted))
+            elif fitted is not None and (is_usual or is_telling) and _are_moved(targets, fitted):
+                moved.append((path, fitted))
             elif is_usual:
-                named.append((path, part.detach().cpu() if fitted is None else fitted.cpu()))
+                named.append((path, part.detach().cpu() if fitted is None else fitted))
         found = [*same, *moved, *named]
         if not found:
             return None
@@ -268,9 +296,10 @@ class IdVerification:
             )
 
     def _compare_with_items(self, planned: Tensor, rows: Tensor) -> None:
-        """Ask the dataset for some of the planned samples, once per fit."""
-        dataset, self._dataset = self._dataset, None
-        asked = compare_with_items(dataset, planned, rows, self._place)
+        """Ask the dataset for some of the planned samples, until their labels tell something."""
+        asked = compare_with_items(self._dataset, planned, rows, self._place)
+        if asked.same is not None or not asked.asked:
+            self._dataset = None
         if asked.same is False:
             raise SelectionError(
                 f"{self._where}: the labels of the batch are not those of the items that the dataset returns for the "

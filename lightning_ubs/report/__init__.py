@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from lightning_ubs.report.errors import ReportError
-from lightning_ubs.report.verdict import console_verdict
-from lightning_ubs.report.writing import build_report
+from lightning_ubs.errors import ReportError
+from lightning_ubs.report.report import Report, build_report, console_verdict
 
 #: The numbers printed in the paper's three tables: metric, model, dataset, method, value, rank.
 PAPER_TABLES = Path(__file__).parent / "paper_tables.csv"
 
-__all__ = ["PAPER_TABLES", "ReportError", "build_report", "console_verdict"]
+__all__ = ["PAPER_TABLES", "Report", "ReportError", "build_report", "console_verdict"]

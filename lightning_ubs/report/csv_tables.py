@@ -11,9 +11,9 @@ from typing import Any
 from lightning_ubs.report.paper import PaperCell
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance
-from lightning_ubs.report.speed import Speed
 from lightning_ubs.report.tables import Table
 from lightning_ubs.report.traces import Extremes
+from lightning_ubs.report.training_cost import Ratio, Speed
 from lightning_ubs.report.verdict import Verdict
 
 
@@ -71,10 +71,13 @@ def significance_csv(tests: Sequence[Significance]) -> str:
 
 
 def verdict_csv(verdicts: Sequence[Verdict]) -> str:
-    """Gain, interval and datasets per comparison and metric."""
-    interval = ("gain", "low", "high", "pairs", "unit", "verdict")
+    """Gain, interval and datasets per comparison and metric; the answer stands with the metric that decides.
+
+    ``low`` and ``high`` are the interval alone, ``low_corrected`` and ``high_corrected`` for all comparisons.
+    """
+    interval = ("gain", "low", "high", "low_corrected", "high_corrected", "units", "unit", "answer")
     return _csv(
-        ("method", "against", "metric", *interval, "better", "worse", "datasets"),
+        ("method", "against", "metric", *interval, "positive", "negative", "datasets"),
         (
             (
                 verdict.ours,
@@ -83,11 +86,13 @@ def verdict_csv(verdicts: Sequence[Verdict]) -> str:
                 _number(gain.interval.mean),
                 _number(gain.interval.low),
                 _number(gain.interval.high),
-                gain.interval.pairs,
-                gain.unit,
-                gain.tone,
-                gain.better,
-                gain.worse,
+                _number(verdict.interval.low) if gain is verdict.primary else "",
+                _number(verdict.interval.high) if gain is verdict.primary else "",
+                gain.evidence.units,
+                gain.evidence.kind,
+                verdict.answer if gain is verdict.primary else "",
+                gain.positive,
+                gain.negative,
                 len(gain.datasets),
             )
             for verdict in verdicts
@@ -97,23 +102,17 @@ def verdict_csv(verdicts: Sequence[Verdict]) -> str:
 
 
 def speed_csv(speeds: Sequence[Speed]) -> str:
-    """Epochs and seconds to the baseline's best validation score, and cost per epoch."""
+    """Epochs, samples and seconds to the validation score that both methods reach, as ratios with their intervals."""
+    kinds = ("epochs", "samples", "seconds")
+    names = [f"{kind}{end}" for kind in kinds for end in ("", "_low", "_high")]
     return _csv(
-        ("method", "pairs", "reached", "epochs", "random_epochs", "seconds", "random_seconds", "cost_per_epoch"),
+        ("method", "against", "pairs", *names, "cost_per_epoch"),
         (
-            (
-                speed.method.label,
-                speed.pairs,
-                speed.reached,
-                _number(speed.epochs),
-                _number(speed.baseline_epochs),
-                _number(speed.seconds),
-                _number(speed.baseline_seconds),
-                _number(speed.cost),
-            )
+            (speed.method.label, speed.against.label, speed.pairs,
+             *(text for kind in kinds for text in _ratio(getattr(speed, kind))), _number(speed.cost))
             for speed in speeds
         ),
-    )
+    )  # fmt: skip
 
 
 def samples_csv(found: Sequence[Extremes]) -> str:
@@ -146,6 +145,10 @@ def paper_csv(metric: str, cells: Sequence[PaperCell]) -> str:
 
 def _number(value: float) -> str:
     return repr(value) if math.isfinite(value) else ""
+
+
+def _ratio(ratio: Ratio | None) -> tuple[str, str, str]:
+    return ("", "", "") if ratio is None else (_number(ratio.value), _number(ratio.low), _number(ratio.high))
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

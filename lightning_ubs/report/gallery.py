@@ -8,7 +8,6 @@ from itertools import chain, count, islice
 from pathlib import Path
 
 from lightning_ubs._utils.files import write_file
-from lightning_ubs.report.contents import Report
 from lightning_ubs.report.figures.ablation import ABLATION
 from lightning_ubs.report.figures.canvas import Plot, house_style
 from lightning_ubs.report.figures.correlation import CORRELATION
@@ -25,6 +24,7 @@ from lightning_ubs.report.figures.timing import TIME
 from lightning_ubs.report.forking import map_in_order
 from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.progress import show_progress
+from lightning_ubs.report.report import Report
 
 KINDS: tuple[FigureKind, ...] = (
     SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP,

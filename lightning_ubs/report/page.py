@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
-from lightning_ubs.report.contents import Report
 from lightning_ubs.report.figures.theme import figure_theme, method_colours
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import method_looks
+from lightning_ubs.report.report import Report
 from lightning_ubs.report.significance import DATASETS, Significance
 from lightning_ubs.report.verdict import no_verdict
 from lightning_ubs.report.words import pvalue, signed
@@ -77,11 +77,13 @@ def unit_notes(tests: Sequence[Significance]) -> list[str]:
     notes = []
     kinds = {test.units.kind for test in tests if test.pairs or test.ranks}
     if DATASETS in kinds:
-        notes.append("The unit is the dataset: its mean over folds and seeds counts once.")
+        notes.append(
+            "The unit is the dataset: its mean over folds and seeds counts once, and so do a set and its repaired form."
+        )
     if kinds - {DATASETS}:
         notes.append(
-            "There are fewer than 5 datasets, so the unit is the single run, paired by data, fold and seed. Folds "
-            "share training data and are not independent: these p-values and intervals look more certain than they are."
+            "There are fewer than 5 datasets, so the unit is a split of a dataset; seeds are averaged. Folds share "
+            "training data and are not independent: these p-values look more certain than they are."
         )
     floors = [min(1.0, len(test.pairs) * min(p.smallest for p in test.pairs)) for test in tests if test.pairs]
     if floors and max(floors) > 0.05:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs.errors import StoreError
+from lightning_ubs.errors import ReportError, StoreError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
-from lightning_ubs.methods import BASELINE, REFERENCE, find_method
-from lightning_ubs.report.errors import ReportError
+from lightning_ubs.methods import BASELINE, CONTROL, REFERENCE
 from lightning_ubs.report.method import Method, clean, distinct_methods, main_methods, ordered
 from lightning_ubs.report.metric import Metric, recorded_metrics
 
@@ -22,17 +21,35 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[int, int]
 Comparison = tuple[Method, Method]
 _MOST_DRAWN = 8
+#: Published sets whose repaired form has a name of its own.
+REPAIRED = {"langlog": "LLOG-F"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run."""
+    """One finished run.
+
+    Attributes:
+        key: Of its record.
+        method: Its batch selection.
+        data: Name of its data, with what a sweep added.
+        model: Name of its model, likewise.
+        unit: Fold and seed.
+        dataset: The dataset as a unit of evidence: without a sweep's values, and one name for a set and its repaired
+            form.
+        split: Which split of the dataset it was trained on.
+        metrics: Value by name.
+        curves: Values by epoch.
+        record: All that is known of it.
+    """
 
     key: str
     method: Method
     data: str
     model: str
     unit: Unit
+    dataset: str
+    split: str
     metrics: Mapping[str, float]
     curves: Mapping[str, Array]
     record: RunRecord = field(repr=False)
@@ -65,7 +82,8 @@ class Results:
         finished = {record.key: record for record in records if record.finished}
         self.failed = list({record.key: record for record in records if record.key not in finished}.values())
         methods = distinct_methods(list(finished.values()))
-        self.runs = [_run(record, methods[record.method]) for record in finished.values()]
+        splits = _splits(list(finished.values()))
+        self.runs = [_run(record, methods[record.method], splits[record.key]) for record in finished.values()]
         self.metrics: Sequence[Metric] = recorded_metrics(list(finished.values()), metrics, monitor)
         self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)))
         self.datasets = list(dict.fromkeys(run.data for run in self.runs))
@@ -91,6 +109,14 @@ class Results:
         """Runs of one cell of a table, by (fold, seed)."""
         return self._cells.get((method, data, model), {})
 
+    def pairs(self, ours: Method, theirs: Method) -> list[tuple[Run, Run]]:
+        """Runs of two methods on the same data, model, fold and seed."""
+        found = []
+        for data, model in self.settings():
+            mine, other = self.cell(ours, data, model), self.cell(theirs, data, model)
+            found += [(mine[unit], other[unit]) for unit in sorted(mine.keys() & other.keys())]
+        return found
+
     def settings(self) -> list[tuple[str, str]]:
         """All (data, model) that have runs, in the order of appearance."""
         return list(dict.fromkeys((run.data, run.model) for run in self.runs))
@@ -102,27 +128,32 @@ class Results:
 
     @property
     def comparisons(self) -> list[Comparison]:
-        """Which method is compared with which: the paper's with every other; all that the paper lacks with Random.
+        """Each method with one other: Random; a part of an ablation with the whole method, where that is there.
 
-        Settings of the paper's method (a sweep) are not compared with each other, but each with Random.
+        Without Random, the paper's method is compared with every other one. Settings of a method (a sweep) are not
+        compared with each other, and a control that emphasizes nothing is compared with the method it belongs to.
         """
         ours, base = self.reference, self.baseline
-        found = [(ours, method) for method in self.methods if ours is not None and not method.is_setting_of(ours)]
-        if base is not None:
-            found += [(method, base) for method in self.methods if method not in (ours, base) and self._is_new(method)]
-        return [pair for pair in found if self._paired(*pair)]
+        found = []
+        for method in self.methods:
+            whole = self._whole(method)
+            other = whole if whole is not None else base
+            if self.control_of(method) is None and other is not None and method != other:
+                found.append((whole, method) if whole is not None else (method, other))
+        if base is None and ours is not None:
+            found = [(ours, method) for method in self.methods if not method.is_setting_of(ours)]
+        return [pair for pair in found if self.pairs(*pair)]
 
-    def _is_new(self, method: Method) -> bool:
-        """Whether a method is more than one of the paper's competitors or a part of its ablation."""
-        row = find_method(method.selection)
-        known = row is not None and row.paper != "" and (method in self.main or method.variant not in ("", "A"))
-        return self.reference is None or not known
+    def control_of(self, method: Method) -> Method | None:
+        """The method whose probabilities this one deals to random samples; None for any other."""
+        if method.key != CONTROL:
+            return None
+        return next((one for one in self.methods if one.label == method.values.get("of") and one != method), None)
 
-    def _paired(self, ours: Method, theirs: Method) -> bool:
-        return any(
-            self.cell(ours, data, model).keys() & self.cell(theirs, data, model).keys()
-            for data, model in self.settings()
-        )
+    def _whole(self, method: Method) -> Method | None:
+        """The full method of which this is a part left out in an ablation."""
+        own = [one for one in self.main if one.key == method.key and one.variant in ("", "A")]
+        return own[0] if own and method.variant not in ("", "A") else None
 
 
 def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
@@ -161,7 +192,34 @@ def checked_results(
     return results
 
 
-def _run(record: RunRecord, method: Method) -> Run:
+def dataset_of(data: str) -> str:
+    """The dataset behind a name: without the values of a sweep, a repaired form under the name of the original.
+
+    >>> dataset_of("rcv1subset1_aligned"), dataset_of("digits label_noise=0.2")
+    ('rcv1subset1', 'digits')
+    """
+    words = [word for word in data.split(" ") if "=" not in word] or [data]
+    name = " ".join(words)
+    return REPAIRED.get(name, name.removesuffix("_aligned"))
+
+
+def _splits(records: Sequence[RunRecord]) -> dict[str, str]:
+    """The split of each run, by key: its fold where folds differ, else the digest of its training targets.
+
+    Where neither tells, as in results of data that take neither fold nor seed, all runs share one split.
+    """
+    by_data: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        by_data[dataset_of(clean(record.data))].append(record)
+    found: dict[str, str] = {}
+    for group in by_data.values():
+        digests, folds = {record.split for record in group}, {record.fold for record in group}
+        by_fold = len(folds) > 1 and (len(digests) > 1 or digests == {""})
+        found |= {record.key: str(record.fold) if by_fold else record.split for record in group}
+    return found
+
+
+def _run(record: RunRecord, method: Method, split: str) -> Run:
     curves = {
         name: np.array([np.nan if value is None else value for value in values], dtype=float)
         for name, values in record.curves.items()
@@ -174,6 +232,8 @@ def _run(record: RunRecord, method: Method) -> Run:
         data=clean(record.data),
         model=clean(record.model),
         unit=(record.fold, record.seed),
+        dataset=dataset_of(clean(record.data)),
+        split=split,
         metrics={name: metric.value for name, metric in record.metrics.items()},
         curves={name: values for name, values in curves.items() if len(values) == length},
         record=record,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Array, Results
+from lightning_ubs.report.results import Array, Results, Run, Unit
 from lightning_ubs.report.statistics import (
+    MIN_DATASETS,
     critical_difference,
     exact_wilcoxon,
     friedman,
@@ -21,9 +23,8 @@ from lightning_ubs.report.statistics import (
 )
 from lightning_ubs.report.tables import Block, Table
 
-MIN_DATASETS = 5
 DATASETS = "datasets"
-RUNS = "paired runs"
+SPLITS = "splits"
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,30 @@ def table_units(table: Table, block: Block) -> Units:
 
 
 def result_units(results: Results, table: Table, block: Block) -> Units:
-    """Datasets where there are at least five, else single runs paired by data, fold and seed."""
-    if len(block.rows) >= MIN_DATASETS:
-        return table_units(table, block)
-    rows = []
+    """Datasets where there are at least five, else splits of a dataset: the units of evidence.
+
+    What was measured on one unit is averaged first: seeds, swept values, a set and its repaired form.
+    """
+    key = table.metric.key
+    by_unit: dict[tuple[str, str], list[list[float]]] = defaultdict(lambda: [[] for _ in results.methods])
+    datasets = {run.dataset for run in results.runs if run.model == block.model and run.data in block.rows}
+    by_data = len(datasets) >= MIN_DATASETS
     for data in block.rows:
         cells = [results.cell(method, data, block.model) for method in results.methods]
-        for unit in sorted({unit for cell in cells for unit in cell}):
-            rows.append(
-                [cell[unit].metrics.get(table.metric.key, math.nan) if unit in cell else math.nan for cell in cells]
-            )
-    return Units(table.metric, block.model, table.methods, RUNS, np.array(rows, dtype=float))
+        shared = _shared([cells[index] for index in block.ranked])
+        for column, cell in enumerate(cells):
+            for unit, run in cell.items():
+                value = run.metrics.get(key, math.nan)
+                if math.isfinite(value) and (not shared or unit in shared or column not in block.ranked):
+                    by_unit[run.dataset, "" if by_data else run.split][column].append(value)
+    rows = [[float(np.mean(values)) if values else math.nan for values in columns] for columns in by_unit.values()]
+    return Units(table.metric, block.model, table.methods, DATASETS if by_data else SPLITS, np.array(rows, dtype=float))
+
+
+def _shared(cells: Sequence[Mapping[Unit, Run]]) -> set[Unit]:
+    """The folds and seeds that all methods have where they have any."""
+    present = [set(cell) for cell in cells if cell]
+    return set.intersection(*present) if present else set()
 
 
 def result_tests(results: Results, tables: Sequence[Table]) -> list[Significance]:

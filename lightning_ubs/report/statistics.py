@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -117,24 +118,182 @@ class Interval:
     pairs: int
 
     @property
-    def verdict(self) -> str:
-        """``better``, ``worse``, or ``none`` where the interval contains 0 or does not exist."""
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else "none"
+    def excludes_zero(self) -> bool:
+        """Whether the interval exists and lies on one side of 0."""
+        return self.low > 0 or self.high < 0
 
 
 def paired_interval(differences: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Student-t interval of the mean of paired differences.
+    """Student-t interval of the mean of paired differences, each of which is a unit of evidence.
 
     >>> interval = paired_interval([0.01, 0.02, 0.03])
-    >>> round(interval.low, 4), round(interval.high, 4), interval.verdict
-    (-0.0048, 0.0448, 'none')
+    >>> round(interval.low, 4), round(interval.high, 4), interval.excludes_zero
+    (-0.0048, 0.0448, False)
     """
     values = np.asarray(differences, dtype=float)
-    mean = float(values.mean())
-    if values.size < 2:
-        return Interval(mean, math.nan, math.nan, int(values.size))
-    quantile = float(optional_import("scipy.stats").t.ppf(0.5 + confidence / 2, values.size - 1))
-    half = quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
-    return Interval(mean, mean - half, mean + half, int(values.size))
+    return Evidence(values, "splits").interval(confidence)
+
+
+Kind = Literal["datasets", "splits", "seeds"]
+MIN_DATASETS = 5
+MIN_UNITS = 3
+#: Variance that is assumed between splits where all runs share one, and between datasets where there are two to four,
+#: as a share of the variance between units. The correction of Nadeau and Bengio (2003) has the same form, with the size
+#: of the test set over that of the training set; a third lies between its values for four folds and for three.
+UNSEEN = 1 / 3
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One paired difference, and where it was measured."""
+
+    dataset: str
+    split: str
+    seed: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Paired differences, one value per unit of evidence.
+
+    A unit is a dataset where there are at least five, else a split of a dataset. All that was measured on one unit
+    (seeds, budgets, swept values, models) is averaged first: it repeats the same evidence. Where all runs lie on one
+    or two splits, the unit is the seed, and the interval is widened for the splits that were not seen; so it is for the
+    datasets that were not seen where there are two to four.
+
+    Attributes:
+        values: Mean difference of each unit, (units,).
+        kind: What a unit is.
+        groups: Splits or datasets that the widening is spread over; 0: no widening.
+        datasets: How many there are.
+        splits: How many there are.
+        pairs: Pairs of runs behind the units.
+    """
+
+    values: Array
+    kind: Kind
+    groups: int = 0
+    datasets: int = 1
+    splits: int = 1
+    pairs: int = 0
+
+    @classmethod
+    def of(cls, differences: Iterable[Difference]) -> Evidence:
+        """The units behind these differences.
+
+        >>> found = [Difference("yeast", str(fold), seed, fold + seed) for fold in range(3) for seed in (0, 2)]
+        >>> Evidence.of(found).values.tolist(), Evidence.of(found * 3).values.tolist()
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+        """
+        found = list(differences)
+        by_split = _means((one.dataset, one.split, one.value) for one in found)
+        by_data = _means((data, "", value) for (data, _), value in by_split.items())
+        datasets, splits = len(by_data), len(by_split)
+        if datasets >= MIN_DATASETS:
+            values, kind, groups = list(by_data.values()), "datasets", 0
+        elif splits >= MIN_UNITS:
+            groups = datasets if 1 < datasets < splits else 0
+            values, kind = list(by_split.values()), "datasets" if datasets == splits else "splits"
+        else:
+            by_seed = _means((one.dataset, f"{one.split} {one.seed}", one.value) for one in found)
+            values, kind, groups = list(by_seed.values()), "seeds", splits
+        return cls(np.array(values, dtype=float), kind, groups, datasets, splits, len(found))  # type: ignore[arg-type]
+
+    @property
+    def units(self) -> int:
+        """How many there are."""
+        return int(self.values.size)
+
+    @property
+    def mean(self) -> float:
+        """Mean difference of the units; NaN without any."""
+        return float(self.values.mean()) if self.units else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the units; NaN from fewer than two."""
+        return float(self.values.std(ddof=1)) if self.units > 1 else math.nan
+
+    def error(self, overlap: float = 0.0) -> float:
+        """Standard error of the mean, with the widening; ``overlap``: test samples over training samples."""
+        share = UNSEEN / self.groups if self.groups else overlap
+        return self.spread * math.sqrt(1 / self.units + share) if self.units > 1 else math.nan
+
+    def interval(self, confidence: float = 0.95, overlap: float = 0.0) -> Interval:
+        """Student-t interval of the mean; with ``overlap`` the corrected resampled t of Nadeau and Bengio."""
+        if self.units < 2:
+            return Interval(self.mean, math.nan, math.nan, self.units)
+        half = t_quantile(0.5 + confidence / 2, self.units - 1) * self.error(overlap)
+        return Interval(self.mean, self.mean - half, self.mean + half, self.units)
+
+    def p(self, above: float = 0.0) -> float:
+        """Two-sided p-value of the mean against ``above``; 1 from fewer than three units."""
+        if self.units < MIN_UNITS:
+            return 1.0
+        distance, error = self.mean - above, self.error()
+        if error == 0:
+            return 1.0 if distance == 0 else 0.0
+        return float(2 * optional_import("scipy.stats").t.sf(abs(distance) / error, self.units - 1))
+
+    def p_above(self, bound: float) -> float:
+        """One-sided p-value, doubled as in a two-sided test, that the mean lies above ``bound``."""
+        return self.p(bound) if self.mean > bound else 1.0
+
+    def missed(self, confidence: float = 0.95) -> float:
+        """The difference below which fewer than half of such comparisons would show it; NaN if unknown."""
+        return t_quantile(0.5 + confidence / 2, self.units - 1) * self.error() if self.units > 1 else math.nan
+
+    def needed(self, difference: float, confidence: float = 0.95) -> int | None:
+        """Units of which four in five comparisons would show this difference; None if unknown.
+
+        >>> Evidence(np.array([0.0, 1.0, 2.0, 3.0]), "splits").needed(1.0)
+        16
+        """
+        if self.units < 2 or difference == 0 or not self.spread > 0:
+            return None
+        spread = self.spread * math.sqrt(1 + (UNSEEN if self.kind == "seeds" else 0))
+        size = spread / abs(difference)
+        if size > 1e4:
+            return None
+        count, level = 10 * MIN_UNITS, 0.5 + confidence / 2
+        for _ in range(20):  # the quantiles depend on the count, which settles at once
+            factor = t_quantile(level, count - 1) + t_quantile(POWER, count - 1)
+            new = max(MIN_UNITS, math.ceil(factor**2 * size**2))
+            if new == count:
+                break
+            count = new
+        return count
+
+
+def holm_divisors(pvalues: Sequence[float], alpha: float = 0.05) -> list[int]:
+    """By how much each test's alpha is divided in Holm's procedure, so that intervals agree with its decisions.
+
+    The procedure goes from the smallest p-value to the largest and stops at the first that is too large; that one and
+    all after it keep the divisor at which it stopped.
+
+    >>> holm_divisors([0.2, 0.001, 0.03])
+    [2, 3, 2]
+    """
+    order = sorted(range(len(pvalues)), key=lambda index: pvalues[index])
+    found, stopped = [1] * len(pvalues), 0
+    for position, index in enumerate(order):
+        divisor = stopped or len(pvalues) - position
+        if pvalues[index] >= alpha / divisor:
+            stopped = divisor
+        found[index] = divisor
+    return found
+
+
+@cache
+def t_quantile(probability: float, freedom: int) -> float:
+    """Quantile of Student's t."""
+    return float(optional_import("scipy.stats").t.ppf(probability, freedom))
+
+
+def _means(found: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    values: dict[tuple[str, str], list[float]] = {}
+    for data, part, value in found:
+        values.setdefault((data, part), []).append(value)
+    return {key: float(np.mean(one)) for key, one in values.items()}

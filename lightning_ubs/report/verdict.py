@@ -1,113 +1,212 @@
-"""The answer in words: which method is better than which, in what, by how much, at what cost."""
+"""The answer in words: which method is better than which, on what evidence, and what could not be told.
+
+The monitored metric decides. Each comparison gets one of four answers, from the t-interval of its paired differences:
+better or worse, where the interval excludes 0; equal, where it lies within the margin; else undecided. Intervals are
+corrected for the number of comparisons by Holm's procedure. Other metrics are shown with their own intervals and
+without an answer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.report.cautions import find_cautions
-from lightning_ubs.report.gains import Gain, paired_gain
+import numpy as np
+
+from lightning_ubs.errors import ReportError
 from lightning_ubs.report.method import Method
-from lightning_ubs.report.results import Results, checked_results
-from lightning_ubs.report.saving import check_margin, find_savings, saving_sentence
-from lightning_ubs.report.significance import Significance, result_tests
-from lightning_ubs.report.speed import Speed, measure_speed
-from lightning_ubs.report.tables import build_tables
-from lightning_ubs.report.words import join, pvalue, signed
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.statistics import MIN_DATASETS, MIN_UNITS, Difference, Evidence, Interval, holm_divisors
+from lightning_ubs.report.words import count_of, join, plain, signed
 
+Answer = Literal["better", "worse", "equal", "undecided"]
+ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
+#: A difference of one in the third decimal is the smallest that tables of results show, and lies below the spread
+#: between seeds of every training in this package's own stores.
+DEFAULT_MARGIN = 0.001
+USUAL_UNITS = 10
 _ALPHA = 0.05
 _MOST_NAMED = 6
-_PHRASES = {"better": "better", "worse": "worse", "none": "no evidence of a difference"}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Paired gain of one method over another in one metric: positive is better, also for losses.
+
+    Attributes:
+        metric: In what.
+        evidence: The differences by unit of evidence.
+        interval: 95 % interval of their mean, as if this were the only comparison.
+        datasets: Mean gain in each dataset.
+    """
+
+    metric: Metric
+    evidence: Evidence
+    interval: Interval
+    datasets: Mapping[str, float]
+
+    @property
+    def positive(self) -> int:
+        """Datasets with a positive mean gain."""
+        return sum(value > 0 for value in self.datasets.values())
+
+    @property
+    def negative(self) -> int:
+        """Datasets with a negative mean gain."""
+        return sum(value < 0 for value in self.datasets.values())
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that is said about one method against another; the first gain is of the monitored metric."""
+    """All that is said about one method against another.
+
+    Attributes:
+        ours: The method.
+        theirs: What it is compared with.
+        gains: In every metric; the first is the monitored one, which decides.
+        interval: Of the first gain, corrected for the number of comparisons.
+        comparisons: How many that are.
+        divisor: By how much Holm's procedure divided the error that is allowed.
+        margin: Differences that do not matter.
+        places: Where it was measured, such as ``"yeast"``.
+        control: The same probabilities dealt to random samples: the gain of the method over that; None if not run.
+        control_gain: And the gain of that control over the same baseline.
+    """
 
     ours: str
     theirs: str
     gains: Sequence[Gain]
-    sentences: Sequence[str]
+    interval: Interval
+    comparisons: int
+    divisor: int
+    margin: float
+    places: Sequence[str] = ()
+    control: Gain | None = None
+    control_gain: Gain | None = None
 
     @property
-    def tone(self) -> str:
-        """``better``, ``worse`` or ``none``, in the first metric."""
-        return self.gains[0].tone
+    def primary(self) -> Gain:
+        """The gain in the monitored metric."""
+        return self.gains[0]
+
+    @property
+    def answer(self) -> Answer:
+        """What the evidence says in the monitored metric; nothing from fewer than three units."""
+        if self.primary.evidence.units < MIN_UNITS:
+            return "undecided"
+        if self.interval.excludes_zero:
+            return "better" if self.interval.low > 0 else "worse"
+        return "equal" if -self.margin < self.interval.low <= self.interval.high < self.margin else "undecided"
 
     @property
     def headline(self) -> str:
-        """What holds in which metric."""
-        groups = {tone: [gain.metric.title for gain in self.gains if gain.tone == tone] for tone in _PHRASES}
-        parts = [f"{_PHRASES[tone]} in {join(titles)}" for tone, titles in groups.items() if titles]
-        return f"{self.ours} against {self.theirs}: {'; '.join(parts)}"
+        """The answer in one clause."""
+        return f"{phrase([self.ours], [self.theirs], self.answer, self.margin)} in {self.primary.metric.title}"
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer with its interval and scope, what qualifies it, and how much more it would take."""
+        return [f"{self.headline}: {self._measured()}.", *self._qualified(), *_control_sentence(self)]
+
+    @property
+    def others(self) -> list[str]:
+        """The other metrics, with intervals and without an answer."""
+        return [f"{gain.metric.title} {interval_text(gain.interval)}" for gain in self.gains[1:]]
+
+    def _measured(self) -> str:
+        text = f"{interval_text(self.interval)} {scope(self.primary.evidence, self.places)}"
+        if self.comparisons > 1 and math.isfinite(self.interval.low):
+            alone = self.primary.interval
+            text += f"; corrected for {self.comparisons} comparisons, alone it would be {bounds_text(alone)}"
+        return text
+
+    def _qualified(self) -> list[str]:
+        evidence, found = self.primary.evidence, []
+        if self.answer == "undecided":
+            found.append(power_sentence(evidence, 1 - _ALPHA / self.divisor))
+        overlap = overlap_of(evidence)
+        if overlap and math.isfinite(self.interval.low):
+            cautious = evidence.interval(1 - _ALPHA / self.divisor, overlap)
+            found.append(
+                f"The more cautious interval, which allows for training sets that overlap (Nadeau and Bengio), is "
+                f"{bounds_text(cautious)}."
+            )
+        return found
 
 
-def judge(results: Results, tests: Sequence[Significance]) -> list[Verdict]:
-    """A verdict per comparison; none without pairs."""
-    speeds = {method: measure_speed(results, method) for method in results.methods}
-    verdicts = []
+def judge(results: Results, margin: float | None = None) -> list[Verdict]:
+    """A verdict per comparison; none without pairs or where nobody said which way the monitored metric is better."""
+    margin = checked_margin(margin)
+    found: list[tuple[Method, Method, list[Gain], list[str]]] = []
     for ours, theirs in results.comparisons:
-        found = [paired_gain(results, metric, ours, theirs) for metric in results.metrics]
-        gains = [gain for gain in found if gain is not None]
-        if gains:
-            sentences = [*map(gain_sentence, gains[:1]), dataset_sentence(ours.label, gains[0])]
-            sentences += _test_sentences(gains, tests, ours, theirs)
-            sentences += _speed_sentences(results, ours, theirs, speeds)
-            verdicts.append(Verdict(ours.label, theirs.label, gains, sentences))
+        pairs = results.pairs(ours, theirs)
+        gains = [gain for metric in results.metrics if (gain := gain_of(pairs, metric)) is not None]
+        if gains and gains[0].metric == results.primary:
+            found.append((ours, theirs, gains, list(dict.fromkeys(run.data for run, _ in pairs))))
+    divisors = holm_divisors([gains[0].evidence.p() for _, _, gains, _ in found], _ALPHA)
+    controls = {method: control for control in results.methods if (method := results.control_of(control)) is not None}
+    verdicts = []
+    for (ours, theirs, gains, places), divisor in zip(found, divisors, strict=True):
+        control, primary = controls.get(ours), gains[0]
+        verdicts.append(
+            Verdict(
+                ours.label,
+                theirs.label,
+                gains,
+                primary.evidence.interval(1 - _ALPHA / divisor),
+                len(found),
+                divisor,
+                margin,
+                places,
+                None if control is None else gain_of(results.pairs(ours, control), primary.metric),
+                None if control is None else gain_of(results.pairs(control, theirs), primary.metric),
+            )
+        )
     return verdicts
 
 
+def gain_of(pairs: Sequence[tuple[Run, Run]], metric: Metric) -> Gain | None:
+    """The gain behind these pairs of runs; None without any, or where nobody said which way is better."""
+    if metric.higher_is_better is None:
+        return None
+    differences, by_data = [], defaultdict(list)
+    for run, other in pairs:
+        value = metric.sign * (run.metrics.get(metric.key, math.nan) - other.metrics.get(metric.key, math.nan))
+        if math.isfinite(value):
+            differences.append(Difference(run.dataset, run.split, run.unit[1], value))
+            by_data[run.dataset].append(value)
+    if not differences:
+        return None
+    evidence = Evidence.of(differences)
+    means = {data: float(np.mean(values)) for data, values in by_data.items()}
+    return Gain(metric, evidence, evidence.interval(), means)
+
+
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """The whole answer in the first metric, in a few sentences; methods of which the same is said share one."""
-    own = Counter(verdict.ours for verdict in verdicts)
-    groups: dict[tuple[str, str, str], list[Verdict]] = {}
+    """The whole answer in the monitored metric, in a few sentences; methods of which the same is said share one."""
+    groups: dict[tuple[str, Answer, str], list[Verdict]] = {}
     for verdict in verdicts:
-        shared = f"of {verdict.ours}" if own[verdict.ours] > 1 else f"against {verdict.theirs}"
-        groups.setdefault((shared, verdict.tone, verdict.gains[0].metric.title), []).append(verdict)
+        where = scope(verdict.primary.evidence, verdict.places)
+        groups.setdefault((verdict.theirs, verdict.answer, where), []).append(verdict)
     parts = []
-    for (_, tone, title), group in groups.items():
-        ours = join(list(dict.fromkeys(one.ours for one in group)), _MOST_NAMED)
-        theirs = join(list(dict.fromkeys(one.theirs for one in group)), _MOST_NAMED)
-        many = len({one.ours for one in group}) > 1
-        if tone == "none":
-            parts.append(f"There is no evidence that {ours} differ{'' if many else 's'} from {theirs} in {title}.")
-        else:
-            parts.append(f"{ours} {'are' if many else 'is'} {tone} than {theirs} in {title}.")
+    for (theirs, answer, where), group in groups.items():
+        one = group[0]
+        ours = list(dict.fromkeys(verdict.ours for verdict in group))
+        parts.append(f"{phrase(ours, [theirs], answer, one.margin)} in {one.primary.metric.title}, {where}.")
     return " ".join(parts)
-
-
-def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
-    """The verdict for a terminal, in a few lines per comparison, and every warning that concerns it.
-
-    Args:
-        records: All runs, finished or failed.
-        monitor: The logged name of the metric to begin with, such as ``val_auc``; None: what the runs monitored.
-        margin: Non-inferiority margin: the loss up to which a cheaper training counts as no worse.
-
-    Raises:
-        ReportError: If no run finished, or none recorded that metric.
-    """
-    check_margin(margin)
-    results = checked_results(records, monitor=monitor)
-    verdicts = judge(results, result_tests(results, build_tables(results)))
-    lines: list[str] = []
-    for verdict in verdicts:
-        width = max(len(gain.metric.title) for gain in verdict.gains)
-        lines.append(f"{verdict.ours} against {verdict.theirs}")
-        lines += [f"  {gain.metric.title:<{width}}  {_gain_line(gain)}" for gain in verdict.gains]
-        lines += [f"  {sentence}" for sentence in verdict.sentences[2:]]
-    if not verdicts:
-        lines.append(no_verdict(results))
-    lines += [saving_sentence(saving, margin) for saving in find_savings(results, margin)]
-    lines += [f"Warning: {sentence}" for sentence in find_cautions(results)]
-    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def no_verdict(results: Results) -> str:
     """Why there is none, and what to do."""
+    if results.primary.higher_is_better is None and results.comparisons:
+        return (
+            f"There is no verdict: nobody said whether {results.primary.title} should be large or small. Monitor it "
+            "with mode=max or mode=min."
+        )
     names = join([method.label for method in results.methods])
     return (
         f"There is no verdict: the runs of {names} hold no two methods to compare on the same data, model, fold and "
@@ -115,87 +214,97 @@ def no_verdict(results: Results) -> str:
     )
 
 
-def gain_sentence(gain: Gain) -> str:
-    """The mean gain and its interval."""
-    interval = gain.interval
-    mean = f"Mean gain in {gain.metric.title}: {signed(interval.mean)}"
-    if not math.isfinite(interval.low):
-        return f"{mean}, from one pair only: there is no interval, so this is no evidence."
-    return f"{mean} ({_bounds(gain)}{', which contains 0' if gain.tone == 'none' else ''})."
+def phrase(ours: Sequence[str], theirs: Sequence[str], answer: Answer, margin: float) -> str:
+    """An answer in words.
+
+    >>> phrase(["UBS"], ["Random"], "equal", 0.001)
+    'UBS and Random are equal within 0.001'
+    """
+    names, other = join(ours, _MOST_NAMED), join(theirs, _MOST_NAMED)
+    if answer == "undecided":
+        return f"{names} against {other}: undecided"
+    if answer == "equal":
+        return f"{join([*ours, *theirs], _MOST_NAMED)} are equal within {margin:g}"
+    return f"{names} {'are' if len(ours) > 1 else 'is'} {answer} than {other}"
 
 
-def dataset_sentence(name: str, gain: Gain) -> str:
-    """In how many datasets the mean is better."""
-    total = len(gain.datasets)
-    noun = "datasets" if total > 1 else "dataset"
-    text = f"By the mean, {name} is better in {gain.better} of {total} {noun}, worse in {gain.worse}"
-    equal = total - gain.better - gain.worse
-    return f"{text}, equal in {equal}." if equal else f"{text}."
+def scope(evidence: Evidence, places: Sequence[str]) -> str:
+    """What the evidence is about, and what it says nothing about.
+
+    >>> scope(Evidence.of([Difference("a", "", seed, 0.1) for seed in range(5)]), ["a"])
+    'over 5 seeds on one split of the data: says nothing about another split; let data take the seed'
+    """
+    if evidence.kind == "seeds":
+        runs = f"over {count_of(evidence.units, 'seed')}"
+        if evidence.splits == 1:
+            return f"{runs} on one split of the data: says nothing about another split; let data take the seed"
+        return f"{runs} on {evidence.splits} splits of the data: says next to nothing about another split"
+    if evidence.datasets >= MIN_DATASETS:
+        return f"over {evidence.units} datasets"
+    first = f", a first look: {USUAL_UNITS} are usual" if evidence.units < USUAL_UNITS else ""
+    if evidence.datasets == 1:
+        return f"over {count_of(evidence.units, 'split')} of {places[0] if places else 'the data'}{first}"
+    return f"over {count_of(evidence.splits, 'split')}, on these {evidence.datasets} datasets{first}"
 
 
-def _gain_line(gain: Gain) -> str:
-    interval = gain.interval
-    bounds = _bounds(gain) if math.isfinite(interval.low) else "one pair only, so no interval"
-    noun = "datasets" if len(gain.datasets) > 1 else "dataset"
-    return (
-        f"{signed(interval.mean)} ({bounds}), better in {gain.better} of {len(gain.datasets)} {noun}: "
-        f"{_PHRASES[gain.tone]}"
-    )
-
-
-def _bounds(gain: Gain) -> str:
-    interval = gain.interval
-    return f"95\u00a0% t-interval {signed(interval.low)} to {signed(interval.high)} over {interval.pairs} {gain.unit}"
-
-
-def _test_sentences(gains: Sequence[Gain], tests: Sequence[Significance], ours: Method, theirs: Method) -> list[str]:
-    """What the table of Wilcoxon's tests says otherwise than the intervals, so that the two never contradict."""
-    found = []
-    tones = {gain.metric.key: gain.tone for gain in gains}
-    for test in tests:
-        for pair in test.pairs:
-            if (pair.ours, pair.theirs) != (ours.label, theirs.label) or pair.p_holm >= _ALPHA:
-                continue
-            tone = "better" if pair.wins > pair.losses else "worse"
-            if tone != tones.get(test.units.metric.key):
-                found.append(
-                    f"Wilcoxon's test with {test.units.model} alone calls {ours.label} {tone} in "
-                    f"{test.units.metric.title} (p {pvalue(pair.p_holm)} with Holm's correction, {pair.wins} : "
-                    f"{pair.losses} {test.units.kind}), which the interval over all models does not."
-                )
-    return found
-
-
-def _speed_sentences(results: Results, ours: Method, theirs: Method, speeds: dict[Method, Speed | None]) -> list[str]:
-    baseline, speed = results.baseline, speeds[ours]
-    if baseline is None or speed is None:
-        return ["Time to Random's best validation score is unknown: these results hold no paired runs of Random."]
-    goal = f"To reach {baseline.label}'s best validation score:"
-    if theirs == baseline:
-        own = f"{baseline.label} itself {_effort(speed.baseline_epochs, speed.baseline_seconds)}"
-        end = f"{_reach(ours, speed)}; {own}" if speed.reached else _reach(ours, speed)
-        sentences = [f"{goal} {end}."]
-        if math.isfinite(speed.cost):
-            sentences.append(f"An epoch of {ours.label} costs {speed.cost:.2f} times an epoch of {baseline.label}.")
-        return sentences
-    other = speeds[theirs]
-    if other is None:
-        return [f"{goal} {_reach(ours, speed)}."]
-    sentences = [f"{goal} {_reach(ours, speed)}; {_reach(theirs, other)}."]
-    if math.isfinite(speed.cost) and math.isfinite(other.cost):
-        sentences.append(
-            f"Cost per epoch relative to {baseline.label}: {ours.label} {speed.cost:.2f}, "
-            f"{theirs.label} {other.cost:.2f}."
+def power_sentence(evidence: Evidence, confidence: float = 0.95) -> str:
+    """Which differences such a comparison would miss, and how much more it would take to show the one seen."""
+    if evidence.units < MIN_UNITS:
+        return (
+            f"Fewer than {MIN_UNITS} units of evidence allow no answer; 10 seeds, each with its own split, are usual."
         )
-    return sentences
+    noun = {"datasets": "datasets", "splits": "runs", "seeds": "runs"}[evidence.kind]
+    text = (
+        f"With {evidence.units} {noun} a difference below {plain(evidence.missed(confidence))} would mostly be missed"
+    )
+    needed = evidence.needed(evidence.mean, confidence)
+    if needed is None or needed <= evidence.units:
+        return f"{text}."
+    return f"{text}; about {needed} {noun} would show {plain(abs(evidence.mean))}."
 
 
-def _reach(method: Method, speed: Speed) -> str:
-    if not speed.reached:
-        return f"{method.label} did not in any of {speed.pairs} runs"
-    effort = _effort(speed.epochs, speed.seconds)
-    return f"{method.label} {effort} (reached in {speed.reached} of {speed.pairs} runs)"
+def interval_text(interval: Interval) -> str:
+    """A mean with its bounds."""
+    return f"{signed(interval.mean)} ({bounds_text(interval)})"
 
 
-def _effort(epochs: float, seconds: float) -> str:
-    return f"{epochs:g} epochs" + (f", {seconds:.3g} s" if math.isfinite(seconds) else "")
+def bounds_text(interval: Interval) -> str:
+    """The bounds of an interval."""
+    if not math.isfinite(interval.low):
+        return "one pair only, so no interval"
+    return f"95\u00a0% {signed(interval.low)} to {signed(interval.high)}"
+
+
+def overlap_of(evidence: Evidence) -> float:
+    """Test samples over training samples, as far as folds tell: k folds hold 1/(k - 1). 0 where it does not matter."""
+    return 1 / (evidence.splits - 1) if evidence.kind == "splits" and evidence.datasets == 1 else 0.0
+
+
+def checked_margin(margin: float | None) -> float:
+    """The margin, the default if there is none.
+
+    Raises:
+        ReportError: If it is not a number above 0.
+    """
+    if margin is None:
+        return DEFAULT_MARGIN
+    number = isinstance(margin, int | float) and not isinstance(margin, bool)
+    if not (number and math.isfinite(margin) and margin > 0):
+        raise ReportError(
+            f"margin={margin!r} is out of range; give the difference that does not matter, a number above 0 such as "
+            "0.001."
+        )
+    return float(margin)
+
+
+def _control_sentence(verdict: Verdict) -> list[str]:
+    """Whether the same probabilities on random samples do as well."""
+    ahead, control = verdict.control, verdict.control_gain
+    if verdict.answer != "better" or ahead is None or control is None:
+        return []
+    if ahead.evidence.units >= MIN_UNITS and ahead.interval.low > 0:
+        return [f"The same P on random samples does not do it: the difference is {interval_text(ahead.interval)}."]
+    return [
+        f"But the same P on random samples does as well ({interval_text(control.interval)} against "
+        f"{verdict.theirs}): what helps is not which samples are emphasized."
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 
 def signed(value: float) -> str:
     """A difference with its sign and a real minus.
@@ -12,6 +14,25 @@ def signed(value: float) -> str:
     ('+0.0123', '−0.5000')
     """
     return f"{value:+.4f}".replace("-", "−")
+
+
+def plain(value: float) -> str:
+    """A size with two significant digits.
+
+    >>> plain(0.01234), plain(3.14159), plain(0.0000012)
+    ('0.012', '3.1', '0.0000012')
+    """
+    text = np.format_float_positional(value, precision=2, unique=False, fractional=False, trim="-")
+    return str(text)
+
+
+def count_of(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> count_of(1, "split"), count_of(3, "split")
+    ('1 split', '3 splits')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def pvalue(value: float) -> str:

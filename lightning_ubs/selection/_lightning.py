@@ -267,10 +267,15 @@ def last_epoch(trainer: Trainer) -> int | None:
     """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown."""
     limits = []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        limits.append(trainer.max_epochs - 1)
+        limits.append(trainer.max_epochs - 1 - _forward_only_epochs(trainer))
     if trainer.max_steps >= 0 and trainer.lightning_module.automatic_optimization:
         limits.append(_epoch_of_step(trainer, trainer.max_steps))
     return min(limits, default=None)
+
+
+def _forward_only_epochs(trainer: Trainer) -> int:
+    """Epochs that stochastic weight averaging adds to ``max_epochs``, to compute batch-norm statistics alone."""
+    return any(getattr(one, "_model_contains_batch_norm", None) is True for one in callbacks_of(trainer))
 
 
 def _epoch_of_step(trainer: Trainer, step: int) -> int:

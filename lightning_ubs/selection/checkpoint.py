@@ -9,11 +9,17 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_ubs.selection.planner import Selector
 
 
-def say_what_differs(state: dict[str, Any], selector: Selector) -> None:
-    """Warn of a seed and of strategy arguments that differ from those of the checkpoint."""
-    if state["seed"] != selector.seed:
+def say_what_differs(state: dict[str, Any], selector: Selector, seed: int) -> None:
+    """Warn of a seed and of strategy arguments that differ from those of the checkpoint.
+
+    Args:
+        state: of the checkpoint.
+        selector: of this run.
+        seed: what the user gave; beside other selections the selector has another, unlike in earlier releases.
+    """
+    if state["seed"] not in (selector.seed, seed):
         rank_zero_warn(
-            f"The checkpoint was written with seed={state['seed']}; it is kept instead of seed={selector.seed}, so "
+            f"The checkpoint was written with seed={state['seed']}; it is kept instead of seed={seed}, so "
             "that the run continues exactly.",
             category=UserWarning,
         )

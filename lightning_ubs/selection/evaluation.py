@@ -86,7 +86,7 @@ class EvaluationPass:
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
         )
-        with isolate_rng(), _evaluation_mode(module, dropout=self.mc_samples > 1):
+        with isolate_rng(), _validating(trainer), _evaluation_mode(module, dropout=self.mc_samples > 1):
             torch.manual_seed(epoch_generator(seed, plan.epoch).initial_seed())
             for number, read in enumerate(reader):
                 batch = trainer.strategy.batch_to_device(read)
@@ -107,6 +107,17 @@ class EvaluationPass:
 
 def _dropouts(module: LightningModule) -> list[_DropoutNd]:
     return [part for part in module.modules() if isinstance(part, _DropoutNd) and part.p > 0]
+
+
+@contextmanager
+def _validating(trainer: Trainer) -> Iterator[None]:
+    """Let the trainer say that it validates: modules augment where ``trainer.training`` says they train."""
+    stage = trainer.state.stage
+    trainer.validating = True
+    try:
+        yield
+    finally:
+        trainer.state.stage = stage
 
 
 @contextmanager

@@ -56,6 +56,13 @@ class _PlannedLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         return _PlannedIterator(self)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle as a loader of the user's class, which shuffles by itself and knows no trainer."""
+        state = {name: value for name, value in vars(self).items() if name != "plan_guide"}
+        if state.get("_iterator") is not None:
+            state["_iterator"] = None  # running workers belong to this loader
+        return _empty, (self.plain_class,), state
+
     def start(self, plan: EpochPlan, first_batch: int, for_training: bool) -> Iterator[Any]:
         """Read ``plan`` from ``first_batch`` on."""
         sampler = getattr(self.batch_sampler, "sampler", None)
@@ -73,6 +80,11 @@ class _PlannedLoader(DataLoader[Any]):
             return super().__iter__()
         finally:
             vars(self).update(kept)
+
+
+def _empty(kind: type[DataLoader[Any]]) -> DataLoader[Any]:
+    """A loader without attributes, for a copy to fill."""
+    return kind.__new__(kind)
 
 
 class _StatefulPlannedLoader(_PlannedLoader):

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from lightning_ubs.functional.drawing import epoch_generator
+
+
+def loader_seed(seed: int, loader: str | int) -> int:
+    """A seed for one of several loaders, so that selections with the same seed do not pair their samples.
+
+    >>> loader_seed(0, "a") != loader_seed(0, "b")
+    True
+    """
+    return int(np.random.SeedSequence([seed, *repr(loader).encode()]).generate_state(1, np.uint32)[0])
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,21 @@ class EpochPlan:
         share, rest = divmod(max(min(size, len(self.ids) - batch * size), world), world)
         return share + (rank < rest)
 
+    def rank_weight(self, batch: int) -> float:
+        """Weight of this rank's mean loss with which the mean over all ranks is that over the samples of a batch.
+
+        It is 1 but in a short last batch that does not divide evenly.
+
+        >>> layout = BatchLayout(5, 4, world_size=2)
+        >>> EpochPlan(0, torch.arange(5), layout).rank_weight(0)
+        1.2
+        """
+        size, world, rank = len(self.global_batch(batch)), self.layout.world_size, self.layout.rank
+        if size >= world:
+            return self.rank_size(batch) * world / size
+        copies = len(range(rank % size, world, size))
+        return world / (size * copies)
+
     def ids_of(self, batches: Tensor) -> Tensor:
         """Ids, over all processes, of the batches where the (batches,) mask is true."""
         return self.ids[batches.repeat_interleave(self.layout.global_batch_size)[: len(self.ids)]]
@@ -196,6 +222,10 @@ class SelectionSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Epoch of the shuffling without a callback."""
         self.epoch = epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy follows nobody: what decides the order leads to the whole trainer."""
+        return vars(self) | {"_source": None, "_once": None}
 
     def _shuffled(self) -> Iterator[int]:
         order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))

@@ -16,7 +16,8 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
-from lightning_ubs.selection.buffer import LearningQueue, Predictions, Reading
+from lightning_ubs.reading import Observation, Reading
+from lightning_ubs.selection.buffer import LearningQueue
 from lightning_ubs.selection.order import BlockOrder, BlockPlan, Blocks, draws_by_probabilities
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.state import DrawCounts
@@ -54,6 +55,14 @@ class Schedule:
         else:
             last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
         return cls(start, last, strategy.plain_from(last, end is not None))
+
+    def progress(self, epoch: int) -> float:
+        """How far the training is at the start of an epoch, 1 after the end of the schedule.
+
+        >>> Schedule(1, 4).progress(2)
+        0.4
+        """
+        return min(1.0, epoch / (self.end + 1))
 
     def selects(self, epoch: int, strategy: Strategy) -> bool:
         """Whether an epoch is selected rather than a shuffled pass."""
@@ -151,6 +160,7 @@ class Selector:
 
     def _measure(self, epoch: int, share: Share) -> None:
         """U → C → w → P from all predictions up to the end of the epoch before."""
+        self.strategy.progress = self.schedule.progress(epoch)
         before = self.strategy.measured.correlation
         self.strategy.measure()
         after = self.strategy.measured.correlation
@@ -230,7 +240,7 @@ class Selector:
         """Learn what waits; whoever reads what the strategy remembers asks for this first."""
         self._queue.settle()
 
-    def learn(self, batch: int, seen: Predictions) -> None:
+    def learn(self, batch: int, seen: Observation) -> None:
         """Give the predictions of global batch ``batch``, and of those that follow it, to the strategy, one by one.
 
         Does not wait for the device.
@@ -254,7 +264,7 @@ class Selector:
 
     def resume_at(self, batch: int) -> None:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
-        self._trained[:batch] = [True] * batch
+        self._trained[:batch] = [True] * min(batch, len(self._trained))
 
     def finish_batch(self, batch: int) -> None:
         """Batch ``batch`` of the plan was trained on."""
@@ -340,8 +350,9 @@ class Selector:
         self.plan = self.draws = None
         # A checkpoint of the first release does not say what was drawn before it: better no number than a wrong one.
         self._counts_draws = state.get("counts_draws", False)
-        if "times_drawn" in state:
+        if self._counts_draws:
             self.draws = DrawCounts(self.strategy.num_samples)
+        if self.draws is not None and "times_drawn" in state:
             self.draws.load_state_dict(state)
         self.strategy.load_state_dict(state["strategy_state"])
 

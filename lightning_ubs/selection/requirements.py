@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
@@ -59,6 +62,24 @@ def warn_if_nothing_is_selected(strategy: Strategy, start: int, last_epoch: int 
         )
 
 
+def check_untracked_backward(trainer: Trainer, first_step: int) -> None:
+    """Refuse a step that showed neither loss nor predictions, but trained: its backward pass went unseen.
+
+    Args:
+        trainer: after the step.
+        first_step: its ``global_step`` when this training began.
+    """
+    module = trainer.lightning_module
+    if module.automatic_optimization:
+        return
+    if trainer.global_step > first_step or any(parameter.grad is not None for parameter in module.parameters()):
+        raise SelectionError(
+            "training_step optimizes manually, but Lightning saw no backward pass and nothing was returned, so there "
+            "are no predictions to select by; call self.manual_backward(loss) instead of loss.backward(), or return "
+            "{'loss': loss, 'logits': logits}."
+        )
+
+
 def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
     """Refuse a train loader whose samples cannot be chosen, or whose order would not be kept."""
     if not isinstance(dataloader, DataLoader):
@@ -85,26 +106,36 @@ def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
 
 
 def _check_sampler(dataloader: DataLoader[Any], rank: int, world_size: int) -> None:
-    """Refuse a sampler that does anything else than to visit every sample once."""
+    """Refuse a sampler that does anything else than to visit every sample once, in an order without a meaning."""
     sampler = own_sampler(dataloader)
     n = len(dataloader.dataset)  # type: ignore[arg-type]
+    shuffles = True
     if _is_plain(sampler, RandomSampler):
         plain = not sampler.replacement and sampler.num_samples == n
     elif _is_plain(sampler, torch.utils.data.DistributedSampler):
         size = len(sampler.dataset)
         plain = (sampler.rank, sampler.num_replicas, size) == (rank, world_size, n)
+        shuffles = sampler.shuffle
         if not plain:
             raise SelectionError(
                 f"the train loader's DistributedSampler is for rank {sampler.rank} of {sampler.num_replicas} and "
                 f"{size} samples, but this process is rank {rank} of {world_size} with {n} samples; "
                 "leave the sampler out, Lightning and BatchSelection divide the batches among processes."
             )
+    elif _is_plain(sampler, SequentialSampler):
+        plain, shuffles = len(sampler) == n, False
     else:
-        plain = type(sampler) is SequentialSampler or _is_plain_permutation(sampler, dataloader.dataset)
+        plain = _is_shuffling(sampler, dataloader.dataset)
     if not plain:
         raise SelectionError(
             f"the train loader's own sampler ({type(sampler).__name__}) would be lost; use shuffle=True, "
             "and torch.utils.data.Subset where only a part of the dataset should be trained on."
+        )
+    if not shuffles:
+        rank_zero_warn(
+            "The train loader has shuffle=False, but BatchSelection decides the order and shuffles its samples; pass "
+            "shuffle=True to say so.",
+            category=UserWarning,
         )
 
 
@@ -115,29 +146,50 @@ def _is_plain(value: Any, kind: type) -> bool:
     return own is kind or (stateful and own.__name__.removeprefix("Stateful") == kind.__name__)
 
 
-def _is_plain_permutation(sampler: Any, dataset: Any) -> bool:
-    """Whether an unknown sampler only shuffles: it visits every sample once and knows nothing but their number."""
+class _Length:
+    """Stands for a dataset of which nothing but the length may be asked."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def _is_shuffling(sampler: Any, dataset: Any) -> bool:
+    """Whether an unknown sampler only shuffles: a permutation from generators, seeds and the number of samples."""
+    if type(sampler).__bases__ not in ((torch.utils.data.Sampler,), (object,)) or not hasattr(sampler, "__dict__"):
+        return False
+    n = len(dataset)
+    probe = copy.copy(sampler)
     generators = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    if type(sampler).__bases__ not in ((torch.utils.data.Sampler,), (object,)):
-        return False
-    known = vars(sampler).values() if hasattr(sampler, "__dict__") else ()
-    if any(value is not dataset and not isinstance(value, (int, range, type(None), *generators)) for value in known):
-        return False
-    n, state = len(dataset), (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    try:
-        once = sorted(itertools.islice(sampler, n + 1)) == list(range(n))
-    except TypeError:
-        return False
-    finally:
-        torch.set_rng_state(state[0])
-        np.random.set_state(state[1])
-        random.setstate(state[2])
-    if once:
+    for name, value in vars(sampler).items():
+        if value is dataset:
+            vars(probe)[name] = _Length(n)
+        elif not isinstance(value, (int, float, str, range, type(None), *generators)):
+            return False
+    with isolate_rng():
+        try:
+            order = list(itertools.islice(probe, n + 1))
+            shuffles = sorted(order) == list(range(n)) and not _is_regular(order)
+        except Exception:  # a sampler that asks the dataset for its samples, in whatever way
+            return False
+    if shuffles:
         rank_zero_info(
             f"The train loader's {type(sampler).__name__} visits every sample once; BatchSelection replaces it and "
             "decides the order."
         )
-    return once
+    return shuffles
+
+
+def _is_regular(order: list[int]) -> bool:
+    """Whether an order is a plan rather than chance: most steps from one sample to the next have the same length.
+
+    >>> _is_regular([4, 3, 2, 1, 0]), _is_regular([0, 2, 4, 1, 3]), _is_regular([3, 0, 4, 2, 1])
+    (True, True, False)
+    """
+    steps = Counter(after - before for before, after in itertools.pairwise(order))
+    return len(order) > 2 and 2 * max(steps.values()) > len(order) - 1
 
 
 def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Tensor | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class FitSession:
         trainer: the trainer of this fit.
         selector: what makes the plans.
         key: which of several loaders to select from.
+        seed: of every draw.
         warmup_epochs: shuffled epochs before the first selected one.
         start_epoch: the first selected epoch, where it is given.
         end_epoch: the epoch from which the pressure is 1, where it is given.
@@ -62,6 +63,7 @@ class FitSession:
         selector: Selector,
         *,
         key: LoaderKey | None,
+        seed: int,
         warmup_epochs: int,
         start_epoch: int | None,
         end_epoch: int | float | None,
@@ -77,6 +79,7 @@ class FitSession:
         self.trainer = trainer
         self.selector = selector
         self.key = key
+        self.seed = seed
         self.warmup_epochs = warmup_epochs
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
@@ -87,6 +90,7 @@ class FitSession:
         self._on_dataset = on_dataset
         self._refresh = refresh
         self.dataset: Any = None
+        self.first_step = 0
         self._continues = trainer.current_epoch > 0
         self._fresh = False  # nothing was learnt in the epochs before this fit
         self._begun = False
@@ -108,6 +112,7 @@ class FitSession:
             selector.drop_plan()
         else:
             selector.forget()
+            selector.seed = self.seed
 
     def close(self) -> None:
         """Leave trainer, loader and warnings as they were found; may be called twice."""
@@ -135,6 +140,7 @@ class FitSession:
         if self._restored is not None:
             say_if_batches_differ(self._restored, selector)
         self._begun = True
+        self.first_step = trainer.global_step
         self.prepare()
         if self._read_early:
             _lightning.restart_loader(trainer)
@@ -171,6 +177,18 @@ class FitSession:
         """The part of a batch that comes from the loader that is selected from."""
         key = _lightning.only_key(self.trainer) if self.key is None else self.key
         return batch if key is None or batch is None else batch[key]
+
+    def even_out(self, loss: Tensor) -> None:
+        """Let each sample of a batch count the same where ranks have unlike numbers of them.
+
+        The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
+        Of several loaders only one has a short batch, and the loss has terms of all: there it is left as it is.
+        """
+        if self.key is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
+            return
+        weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
+        if weight != 1:
+            loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
@@ -287,7 +305,11 @@ class FitSession:
         if not (self._continues and self._loaded is None and strategy.num_samples == n):
             name = type(strategy).__name__
             labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
-            features = feature_matrix(self.features, dataset, name, shown) if "features" in strategy.needs else None
+            features = None
+            if "features" in strategy.needs | strategy.uses:
+                required = "features" in strategy.needs or self.features is not None
+                with nullcontext() if required else suppress(SelectionError):
+                    features = feature_matrix(self.features, dataset, name, shown)
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
             self._fresh = self._loaded is None
         check_shard(strategy, shard)
@@ -316,7 +338,7 @@ class FitSession:
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        say_what_differs(state, self.selector)
+        say_what_differs(state, self.selector, getattr(self.owner, "seed", self.seed))
         self.selector.load_state_dict(state)
         self._restored = state
         self._fresh = False

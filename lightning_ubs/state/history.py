@@ -72,6 +72,13 @@ class PredictionHistory:
         window = _decoded(self.values.view(-1, self.num_labels).index_select(0, slots.flatten()))
         return window.view(-1, self.window, self.num_labels), visits.clamp(max=self.window)
 
+    def latest(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The latest predictions of the samples ``ids`` as (b, q) float32, and whether there are any."""
+        rows = self.shard.rows(ids)
+        visits = self.visits[rows]
+        slots = (visits - 1) % self.window + self.window * rows
+        return _decoded(self.values.view(-1, self.num_labels).index_select(0, slots)), visits > 0
+
     def means(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Mean (rows, q) of the windows of samples first .. last-1, 0 where there are none, and how many are valid."""
         window, counts = self.rows(first, last)

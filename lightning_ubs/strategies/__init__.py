@@ -3,16 +3,19 @@
 from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
 from lightning_ubs.strategies.base import EpochRequest, Measurement, Strategy, TrainingSet
+from lightning_ubs.strategies.d2ace import D2ACE
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
+from lightning_ubs.strategies.shuffled import Shuffled
 from lightning_ubs.strategies.static import ClassAware, RepeatFactor, Weighted
 from lightning_ubs.strategies.ubs import UBS
 from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
 __all__ = [
+    "D2ACE",
     "UBS",
     "ActiveBias",
     "Balance",
@@ -25,6 +28,7 @@ __all__ = [
     "Random",
     "RecencyBias",
     "RepeatFactor",
+    "Shuffled",
     "Strategy",
     "TrainingSet",
     "UncertaintyStrategy",

@@ -122,6 +122,8 @@ class Strategy(ABC):
     #: Whether ``memory="sharded"`` is of use: of each sample not in ``shard``, at most one number is kept.
     keeps_shard: ClassVar[bool] = False
 
+    #: How far the schedule is, from 0 to 1, at the start of the epoch; set before :meth:`measure`.
+    progress: float = 0.0
     num_samples: int = 0
     history_dtype: torch.dtype = torch.float32
     shard: Shard = Shard(0)
@@ -137,6 +139,11 @@ class Strategy(ABC):
 
     def __repr__(self) -> str:
         return call_repr(self)
+
+    @property
+    def uses(self) -> frozenset[Need]:
+        """What is read besides ``needs`` where there is any: ``"features"``."""
+        return frozenset()
 
     @property
     def num_labels(self) -> int | None:

@@ -11,7 +11,7 @@ from data_test_files import PUBLISHED, dense, needs_published
 
 from lightning_ubs.data import DataError, entry, load, names
 from lightning_ubs.data.entries import ENTRIES
-from lightning_ubs.data.views import frequent_labels, most_frequent_features, realign
+from lightning_ubs.data.preparation import frequent_labels, most_frequent_features, realign
 
 PAPER = {  # name in the paper: n, d, q
     "scene": (2407, 294, 6), "yeast": (2417, 103, 14), "Corel5k": (5000, 499, 374), "rcv1subset1": (6000, 944, 101),

@@ -13,7 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch.utils.data import DataLoader, Subset
 
 from lightning_ubs.data import DataError, MultiLabelDataModule, make_synthetic
-from lightning_ubs.data.scaling import MinMax
+from lightning_ubs.data.preparation import MinMax
 
 RNG = np.random.default_rng(0)
 SPARSE = scipy.sparse.random(200, 30, 0.1, format="csr", dtype=np.float32, random_state=0)

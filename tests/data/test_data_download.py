@@ -18,9 +18,8 @@ from data_test_files import DENSE, DENSE_X, DENSE_Y, XML
 from lightning_ubs._utils import files as _files
 from lightning_ubs.data import DataError, MultiLabelData, MultiLabelDataModule, catalog, download
 from lightning_ubs.data.commands import get_dataset
-from lightning_ubs.data.entries import Entry
+from lightning_ubs.data.entries import Entry, SourceFile
 from lightning_ubs.data.readers.npz import write_npz
-from lightning_ubs.data.sources import SourceFile
 
 
 def pinned(name, content):

@@ -9,41 +9,41 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.engine import Engine
 from lightning_ubs.experiment.grid import run_grid
-from lightning_ubs.experiment.planned import PlannedRun
-from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.record import RunIdentity, RunRecord
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
 
 
-@dataclass(frozen=True)
-class LightRun(PlannedRun):
+def light(
+    run: Run, folder: Path, store: ResultsStore | None, keep: bool, diary: str, seconds: float, fate: str
+) -> RunRecord:
     """Leaves a line in ``diary`` when it begins and when it ends."""
+    note(diary, f"begin {run.key} {os.getpid()}")
+    folder.mkdir(parents=True)  # fails if anyone else uses it
+    (folder / "owner").write_text(str(os.getpid()))
+    if fate == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fate == "raises":
+        raise ValueError("no such luck.")
+    if fate == "full":
+        raise RuntimeError("the checkpoint was not written") from OSError(errno.ENOSPC, "No space", "a", None, "b")
+    if fate == "misfit":
+        raise ConfigError("nothing fits; change it.")
+    time.sleep(seconds)
+    assert (folder / "owner").read_text() == str(os.getpid()), "the folder has another owner"
+    note(diary, f"end {run.key} {os.getpid()}")
+    return run.identity.record(status="ok", seconds=seconds)
 
-    diary: str = ""
-    seconds: float = 0.0
-    fate: str = "ok"
 
-    def execute(self, folder: Path, store: ResultsStore | None = None, keep: bool = True) -> RunRecord:
-        note(self.diary, f"begin {self.key} {os.getpid()}")
-        folder.mkdir(parents=True)  # fails if anyone else uses it
-        (folder / "owner").write_text(str(os.getpid()))
-        if self.fate == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.fate == "raises":
-            raise ValueError("no such luck.")
-        if self.fate == "full":
-            raise RuntimeError("the checkpoint was not written") from OSError(errno.ENOSPC, "No space", "a", None, "b")
-        if self.fate == "misfit":
-            raise ConfigError("nothing fits; change it.")
-        time.sleep(self.seconds)
-        assert (folder / "owner").read_text() == str(os.getpid()), "the folder has another owner"
-        note(self.diary, f"end {self.key} {os.getpid()}")
-        return RunRecord(**self.identity, status="ok", seconds=self.seconds)
+def no_part(*_: Any) -> Any:
+    raise AssertionError("a light run has no parts")
 
 
 def note(diary: str, line: str) -> None:
@@ -53,14 +53,16 @@ def note(diary: str, line: str) -> None:
 
 def light_runs(
     folder: Path, count: int, seconds: float = 0.0, fates: dict[int, str] | None = None, label: str = "Random"
-) -> list[LightRun]:
+) -> list[Run]:
     """Runs that write their diary beside the results folder."""
     found = []
     for fold in range(count):
         key = hashlib.sha256(f"{label} {fold}".encode()).hexdigest()[:16]
-        names = {"data": "none", "model": "none", "selection": "random", "label": label, "fold": fold, "seed": 0}
+        identity = RunIdentity(key=key, data="none", model="none", selection="random", label=label, fold=fold, seed=0)
         fate = (fates or {}).get(fold, "ok")
-        found.append(LightRun({"key": key, **names}, str(folder.parent / "diary"), seconds, fate))
+        train = partial(light, diary=str(folder.parent / "diary"), seconds=seconds, fate=fate)
+        parts = {"make_data": no_part, "make_module": no_part, "make_selection": no_part}
+        found.append(Run(identity=identity, train=train, trainer={"accelerator": "cpu"}, **parts))
     return found
 
 

@@ -18,11 +18,14 @@ from lightning.pytorch.loggers import CSVLogger
 from own_code import CNN, ImageData, Images, Unsure
 from torch.utils.data import DataLoader
 
-from lightning_ubs import UBS, BatchSelection, Random, compare
+from lightning_ubs import UBS, BatchSelection, LossBias, Random, compare
 from lightning_ubs.cli import main
 from lightning_ubs.comparison import Comparison
-from lightning_ubs.experiment.config import ConfigError
+from lightning_ubs.experiment.config import ConfigError, digest
+from lightning_ubs.experiment.from_objects import fold_seed_pairs, plan_from_objects
+from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
 
 OWN = Path(__file__).parent / "own_code.py"
@@ -43,7 +46,7 @@ IMPORT = "from lightning_ubs import UBS, BatchSelection, compare\n"
 
 def gains(text: str) -> list[str]:
     """What a verdict says of gains; times differ from run to run."""
-    return [line for line in text.splitlines() if "against" in line or "t-interval" in line]
+    return [line for line in text.splitlines() if " against " in line or "Other metrics" in line]
 
 
 def in_script(folder: Path) -> Callable[[], str]:
@@ -106,8 +109,8 @@ def test_script_notebook_and_hydra_give_the_same_verdict(
     notebook = in_notebook(folders[1])
     hydra = by_hydra(folders[2], capsys, monkeypatch)
     told = gains(script())
-    assert "UBS against Random" in told
-    assert "mine against Random" in told
+    assert any(line.startswith("UBS against Random: undecided") for line in told)
+    assert any(line.startswith("mine against Random: undecided") for line in told)
     assert gains(notebook) == told
     assert gains(hydra) == told
     stores = [ResultsStore(folder / "results").records() for folder in folders]
@@ -185,6 +188,33 @@ def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(
     assert [record.model for record in again.records] == ["Wider"]
 
 
+def test_controls_that_emphasize_nothing_are_added_by_one_word(tmp_path: Path) -> None:
+    own = {"Loss": LossBias(), "short": BatchSelection(UBS(), warmup_epochs=1, epoch_size=0.5)}
+    found = quick(tmp_path, selections=own, seeds=1, controls=True)
+    added = {record.label: record for record in found.records}
+    assert list(added) == [
+        *("Random", "Loss", "short", "Loss, shuffled P", "short, shuffled P"),
+        "Random, 0.5 of an epoch",
+    ]
+    assert added["short"].samples_trained == added["short, shuffled P"].samples_trained
+    assert added["short"].samples_trained == added["Random, 0.5 of an epoch"].samples_trained
+    assert added["short, shuffled P"].parameters["of"] == "short"
+    assert added["short, shuffled P"].parameters["epoch_size"] == 0.5
+    assert "shuffled P against" not in found.verdict
+    again = quick(tmp_path, selections={"Loss": LossBias(s0=10.0)}, seeds=1, controls=True)
+    dealt = next(record for record in again.records if record.label == "Loss, shuffled P")
+    assert dealt.key != added["Loss, shuffled P"].key, "settings of the strategy tell its controls apart"
+
+
+def test_the_split_of_each_run_is_recorded(tmp_path: Path, result: Comparison) -> None:
+    splits = {record.seed: record.split for record in result.records}
+    assert all(splits.values())
+    assert splits[0] != splits[1]
+    same = quick(tmp_path, data=lambda: ImageData(0), seeds=3, trainer={**QUICK, "max_epochs": 2})
+    assert len({record.split for record in same.records}) == 1
+    assert "over 3 seeds on one split of the data: says nothing about another split" in same.verdict
+
+
 class WithTestStep(CNN):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self.log("test_auc", torch.tensor(0.25))
@@ -193,6 +223,44 @@ class WithTestStep(CNN):
 def loaders(fold: int, seed: int) -> dict[str, DataLoader[Any]]:
     sets = {"train": Images(32 + fold, seed), "val": Images(32, 7), "test": Images(16, 8)}
     return {name: DataLoader(images, batch_size=16, shuffle=name == "train") for name, images in sets.items()}
+
+
+class Weighed(CNN):
+    """The same network with another loss."""
+
+    def __init__(self, weight: float = 4.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+def test_modules_by_name_are_each_trained_with_each_selection(tmp_path: Path, result: Comparison) -> None:
+    modules = {"BCE": CNN, "weighted": lambda: Weighed(9.0), "the same": lambda: Weighed(9.0)}
+    found = quick(tmp_path, module=modules, seeds=1, trainer=QUICK | {"max_epochs": 2})
+    cells = [(record.model, record.label) for record in found.records]
+    assert cells == [(name, label) for name in modules for label in ("Random", "mine")]
+    assert len({record.key for record in found.records}) == 6, "a module's name is part of the key"
+    assert {record.model for record in ResultsStore(tmp_path).records()} == set(modules)
+    assert set(found.frame()["model"]) == set(modules)
+    assert {record.model for record in result.records} == {"CNN"}, "one module alone is called by its class"
+
+
+def test_the_keys_of_one_module_are_those_of_before() -> None:
+    pairs = fold_seed_pairs(lambda seed: ImageData(seed), 2, None)
+    selections = {"UBS": UBS(), "Random": Random()}
+
+    def keys(module: Any) -> list[str]:
+        monitored: Any = ("val_auc", "max")
+        return [one.key for one in plan_from_objects(module, ImageData, selections, pairs, QUICK, monitored, True)]
+
+    shared = {
+        "code": [fingerprint(CNN), fingerprint(ImageData)],
+        "trainer": {name: fingerprint(value) for name, value in QUICK.items()},
+        "monitor": ["val_auc", "max"],
+    }
+    told = [described(label, one) for label, one in selections.items()]
+    methods = [{name: one[name] for name in ("selection", "parameters")} for one in told]
+    assert keys(CNN) == [digest([shared, method, fold, seed]) for fold, seed in pairs for method in methods]
+    assert set(keys({"CNN": CNN})).isdisjoint(keys(CNN))
 
 
 def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
@@ -257,6 +325,9 @@ def breaks(*_: Any) -> Any:
         ({"module": breaks}, r"^module raised RuntimeError: the disk is elsewhere"),
         ({"data": breaks}, r"^data raised RuntimeError: the disk is elsewhere"),
         ({"module": CNN()}, r"^module=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"module": {"BCE": CNN, "x": CNN()}}, r"^module\['x'\]=CNN\(\.\.\.\) is an object; give a class or function"),
+        ({"module": {}}, r"^module=\{\} names nothing to train; give one or more"),
+        ({"module": {1: CNN}}, r"^module has the key 1; give each module a name"),
         ({"data": None}, r"^data has no value; give a class or function .* Loaders of the module's own go there"),
         ({"trainer": 30}, r"^trainer=int\(\.\.\.\) is an object; give the arguments of a Trainer"),
         ({"module": dict}, r"^module returned dict; return a LightningModule"),

@@ -101,7 +101,8 @@ def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     expected = {key: parameter.default for key, parameter in signature.items()} | plain.get(name, {})
     assert own == expected
     callback = inspect.signature(BatchSelection).parameters
-    assert shared == {key: callback[key].default for key in shared} | drawn | drawing.get(name, {})
+    warmup = {"warmup_epochs": BatchSelection().warmup_epochs}
+    assert shared == {key: callback[key].default for key in shared} | warmup | drawn | drawing.get(name, {})
     for made in (build_selection(config, 0), hydra.utils.instantiate(config)):
         assert isinstance(made, BatchSelection)
         assert type(made.strategy) is row.strategy

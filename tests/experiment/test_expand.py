@@ -50,19 +50,19 @@ def test_paired_runs_differ_in_nothing_but_the_selection() -> None:
 
 def test_swept_values_name_their_runs_and_leave_others_alone() -> None:
     runs = expand_grid(compare_config("selection=[random,ubs]", "selection.lambda1=0.2,0.4", "fold=0"))
-    assert [run.identity["label"] for run in runs] == ["Random", "UBS λ1=0.2", "UBS λ1=0.4"]
+    assert [run.identity.label for run in runs] == ["Random", "UBS λ1=0.2", "UBS λ1=0.4"]
     assert "lambda1" not in runs[0].config["selection"]
 
 
 def test_a_single_value_is_set_without_a_name() -> None:
     (run,) = expand_grid(compare_config("selection=ubs", "selection.s0=64", "model.hidden=[8,8]", "fold=0"))
-    assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.identity["label"]) == (64, [8, 8], "UBS")
+    assert (run.config["selection"]["s0"], run.config["model"]["hidden"], run.identity.label) == (64, [8, 8], "UBS")
 
 
 def test_several_sweeps_change_one_setting_after_the_other() -> None:
     sweeps = "sweeps=[{},{selection:{lambda1:[0.2,0.4]}},{selection:{window:[3,5]},model:{lr:[0.1]}}]"
     runs = expand_grid(compare_config("selection=[random,ubs]", sweeps, "trainer.max_epochs=7", "fold=0"))
-    labels = [run.identity["label"] for run in runs]
+    labels = [run.identity.label for run in runs]
     assert labels == ["Random", "Random", "UBS", "UBS λ1=0.2", "UBS λ1=0.4", "UBS T=3", "UBS T=5"]
     assert [run.config["model"]["lr"] for run in runs] == [0.003, 0.1, 0.003, 0.003, 0.003, 0.1, 0.1]
     assert {run.config["trainer"]["max_epochs"] for run in runs} == {7}
@@ -70,7 +70,7 @@ def test_several_sweeps_change_one_setting_after_the_other() -> None:
 
 def test_swept_model_values_become_models_of_their_own() -> None:
     runs = expand_grid(compare_config("selection=ubs", "model.lr=0.1,0.01", "fold=0"))
-    assert [run.identity["model"] for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
+    assert [run.identity.model for run in runs] == ["mlp lr=0.1", "mlp lr=0.01"]
 
 
 def test_command_line_beats_the_experiment_and_its_scale() -> None:
@@ -90,7 +90,7 @@ def test_settings_by_dataset_go_before_those_of_all_and_behind_the_command_line(
     ]
     runs = expand_grid(compare_config(*given, *own, "model.lr=0.3"))
     assert {run.config["model"]["lr"] for run in runs} == {0.3}
-    assert {run.identity["model"] for run in runs} == {"mlp"}
+    assert {run.identity.model for run in runs} == {"mlp"}
 
 
 def test_a_dataset_may_be_written_as_in_the_paper() -> None:

@@ -19,6 +19,7 @@ import pytest
 from light_run import begun, light_runs
 from torch.utils.data import DataLoader
 
+from lightning_ubs._utils.files import lock_file
 from lightning_ubs.experiment import worker
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import ConfigError
@@ -193,10 +194,33 @@ def test_a_claim_has_one_owner_and_counts_the_tries_of_its_own_grid(tmp_path: Pa
     assert not (tmp_path / "claims").exists()
 
 
+def test_a_lock_is_refused_while_it_is_held_and_free_after_its_owner_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "a.lock"
+    code = (
+        "import sys, time, pathlib\n"
+        "from lightning_ubs._utils.files import lock_file\n"
+        "with lock_file(pathlib.Path(sys.argv[1])) as held:\n"
+        "    print(held, flush=True); time.sleep(60)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "True\n"
+    with lock_file(path, wait=False) as held:
+        assert not held
+    assert path.exists(), "a refused process leaves the owner's lock alone"
+    owner.kill()
+    owner.wait()
+    with lock_file(path, wait=False) as held:
+        assert held
+        with lock_file(path, wait=False) as again:
+            assert not again
+    assert not path.exists()
+
+
 def record(**changes: object) -> RunRecord:
     (run,) = light_runs(Path("x"), 1)
     curves = {"epoch": [0], "val_macro_auc": [0.5]}
-    return RunRecord(**{**run.identity, "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
+    return RunRecord(**{**vars(run.identity), "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
 
 
 def test_lines_count_what_is_done_and_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,8 +28,8 @@ from lightning_ubs.experiment.build import (
 )
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved, run_key
 from lightning_ubs.experiment.expand import expand_grid
-from lightning_ubs.experiment.fingerprint import fingerprint
 from lightning_ubs.experiment.overrides import compare_overrides
+from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.experiment.store import ResultsStore
 
 
@@ -74,18 +74,16 @@ def test_a_selection_may_be_a_strategy_or_a_whole_callback() -> None:
 def test_dotted_paths_stand_for_groups_and_share_the_keys_of_all_selections() -> None:
     arguments = ["selection=[random,own_code.Unsure]", "data=own_code.ImageData", "model=own_code.CNN"]
     runs = expand_grid(grid(*arguments, "monitor=val_auc", "selection.warmup_epochs=1", "fold=[0,1]"))
-    told = [(run.identity["data"], run.identity["model"], run.identity["label"], run.identity["seed"]) for run in runs]
+    told = [(run.identity.data, run.identity.model, run.identity.label, run.identity.seed) for run in runs]
     assert told == [("ImageData", "CNN", label, seed) for seed in (0, 1) for label in ("Random", "Unsure")]
     assert [run.make_selection().start_epoch for run in runs] == [1] * 4
-    assert {(run.identity["monitor"], run.identity["mode"], run.identity["fold"]) for run in runs} == {
-        ("val_auc", "max", 0)
-    }
+    assert {(run.identity.monitor, run.identity.mode, run.identity.fold) for run in runs} == {("val_auc", "max", 0)}
 
 
 def test_own_settings_are_swept_and_appear_in_the_names() -> None:
     arguments = ["selection=[ubs,own_code.Unsure]", "selection.sharpness=1,4", "data=synthetic", "fold=0"]
     runs = expand_grid(grid(*arguments))
-    assert [run.identity["label"] for run in runs] == ["UBS", "Unsure sharpness=1", "Unsure sharpness=4"]
+    assert [run.identity.label for run in runs] == ["UBS", "Unsure sharpness=1", "Unsure sharpness=4"]
     strategy: Any = runs[-1].make_selection().strategy
     assert strategy.sharpness == 4
 

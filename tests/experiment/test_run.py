@@ -14,12 +14,13 @@ from sklearn.metrics import roc_auc_score
 
 from lightning_ubs.experiment.build import build_data, build_network, build_selection
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
-from lightning_ubs.experiment.from_config import ConfiguredRun, Names, configured_run
+from lightning_ubs.experiment.from_config import Names, plan_from_config
 from lightning_ubs.experiment.grid import at_a_time
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.recorder import Recorder
-from lightning_ubs.experiment.run import write_summary
+from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.experiment.training import write_summary
 from lightning_ubs.inspection.loggers import SelectionImages
 from lightning_ubs.metrics import HIGHER_IS_BETTER
 
@@ -34,8 +35,8 @@ def quick(*overrides: str) -> dict[str, Any]:
     return resolved(compose_train([*QUICK, "trainer.accelerator=cpu", *overrides]))
 
 
-def planned(*overrides: str, names: Names | None = None) -> ConfiguredRun:
-    return configured_run(quick(*overrides), names)
+def planned(*overrides: str, names: Names | None = None) -> Run:
+    return plan_from_config(quick(*overrides), names)
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +235,7 @@ def test_a_bad_value_is_named_with_its_key(override: str, sentence: str, tmp_pat
 def test_images_appear_in_tensorboard_and_only_there(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     config = quick("logger=tensorboard", "logger.image_every_n_epochs=2", "trainer.max_epochs=4")
-    configured_run(config).execute(tmp_path / "with")
+    plan_from_config(config).execute(tmp_path / "with")
     events = accumulator.EventAccumulator(str(tmp_path / "with" / "log"))
     events.Reload()
     assert sorted(events.Tags()["images"]) == ["selection/data_map", "selection/label_correlation"]

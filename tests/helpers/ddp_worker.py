@@ -141,6 +141,12 @@ def make_train(job: dict[str, Any], world: int) -> Any:
         return DataLoader(data, size, sampler=DistributedSampler(data, num_replicas=world, rank=1 - rank))
     if kind == "given":
         return DataLoader(Hidden(data), size, sampler=SelectionSampler(data))
+    if kind in ("queue", "hidden_rows", "other_rows"):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(int(kind == "other_rows"))).tolist()
+        items = [data[i] for i in order]
+        return make_loader(Queue(items) if kind == "queue" else Hidden(items), size)
+    if kind == "sorted_on_one":
+        return make_loader(Hidden(data), size, collate_fn=sorting_collate if rank == 1 else None)
     if kind == "sorted":
         return make_loader(data, size, collate_fn=sorting_collate)
     loader = make_loader(data, size, job.get("workers", 0))
@@ -162,6 +168,16 @@ class Hidden(Dataset):
         return self._items[i]
 
 
+class Queue(Hidden):
+    """Its samples move on by one after half an epoch of each process, so that none is where it was."""
+
+    asked = 0
+
+    def __getitem__(self, i):
+        self.asked += 1
+        return self._items[(i + self.asked // (len(self) // 2)) % len(self)]
+
+
 def sorting_collate(items):
     return torch.utils.data.default_collate(sorted(items, key=lambda item: item[0][1].item()))
 
@@ -177,7 +193,8 @@ def run(job: dict[str, Any], world: int) -> None:
     module = MODULES.get("sharded" if sharded else job.get("module"), Recorder)().double()
     selection = make_selection(job.get("name", "UBS"), job.get("strategy"), **job.get("selection", {}))
     digest = StateDigest(selection)
-    callbacks = [] if job.get("without") else [selection, digest, PlanCheck(selection, job.get("key"))]
+    checks = [] if job.get("without_check") else [PlanCheck(selection, job.get("key"))]
+    callbacks = [] if job.get("without") else [selection, digest, *checks]
     callbacks += [Cut(*job["cut"], folder / "cut.ckpt")] if "cut" in job else []
     callbacks += [SaveAtEpochEnd(job["save_epoch"], folder / "end.ckpt")] if "save_epoch" in job else []
     if job.get("second"):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_ubs import (
+    D2ACE,
     UBS,
     ActiveBias,
     Balance,
@@ -40,6 +41,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "Weighted": partial(Weighted, [1.0 + i % 5 for i in range(52)]),
     "RepeatFactor": partial(RepeatFactor, 0.9),
     "ClassAware": ClassAware,
+    "D2ACE": D2ACE,
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from lightning_ubs import UBS, BatchSelection, HardImbalance, InfoBatch, LossBias
+from lightning_ubs import UBS, BatchSelection, HardImbalance, InfoBatch, LossBias, SelectionError
 from lightning_ubs.experiment.config import compose_train, resolved, run_key
 from lightning_ubs.models import CLIF, DELA, MLP, build_model
 from lightning_ubs.models.losses import WEIGHTED, LossName, asymmetric_loss, focal_loss, label_loss, positive_weights
@@ -161,7 +161,12 @@ def test_unbiased_gradients_are_those_of_the_weighed_loss(kind: Any, loss: LossN
     torch.manual_seed(0)
     model = kind(4, 4, loss=loss)
     model.heads_of = model.network[-1] if kind is MLP else model.heads
-    watch, selection = Watch(), BatchSelection(LossBias(), warmup_epochs=1, unbiased=True)
+    # CLIF's and DELA's other terms are of the whole batch, so only the part of the predictions can be weighed.
+    unbiased: Any = True if kind is MLP else "predictions"
+    if kind is not MLP:
+        with pytest.raises(SelectionError, match=r"^\d+ % of the gradient does not pass .*unbiased=.predictions"):
+            fit(kind(4, 4, loss=loss), BatchSelection(LossBias(), warmup_epochs=1, unbiased=True))
+    watch, selection = Watch(), BatchSelection(LossBias(), warmup_epochs=1, unbiased=unbiased)
     fit(model, selection, watch)
     assert watch.weights.unique().numel() > 1
     if kind is DELA:  # draws noise in its step, so that it cannot be repeated here

@@ -344,6 +344,14 @@ def test_a_compiled_part_is_refused_without_a_number_where_it_cannot_be_measured
         RowScaling().start(bce(Once.apply(net(x)), Y) + crops(net, x, Y), WEIGHTS)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_one_label_whose_axis_is_squeezed_away_is_weighed_in_a_batch_of_one_sample_too(rows: int) -> None:
+    net, x, y, weights = Net(1), torch.randn(rows, 5), torch.rand(rows, 1).round(), 4 * WEIGHTS[:rows]
+    found = weighed(lambda *of: bce(of[0](of[1]).squeeze(), of[2].squeeze()), net, x, y, weights, RowScaling())
+    expected = one_after_the_other(lambda *of: bce(of[0](of[1]), of[2]), net, x, y, weights)
+    assert distance(found, expected) < 1e-5
+
+
 @pytest.mark.timeout(60)
 def test_heads_on_a_deep_body_with_shortcuts_are_scaled_each_without_walking_every_path() -> None:
     """Sixty shortcuts make 2**60 paths."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
+import time
 import warnings
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import Dataset, TensorDataset
 
 from lightning_ubs import UBS, BatchSelection, SelectionError
+from lightning_ubs.reading import DatasetLabels, IdVerification, samples
 
 X, Y = data().tensors
 RECORDS = [(x, y) for x, y in zip(X, Y, strict=True)]
@@ -329,3 +333,100 @@ def test_a_few_corrected_labels_are_told_of_and_go_on(tmp_path: Any) -> None:
         trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=3).fit(
             Tiny(), loader(TensorDataset(X, corrected)), ckpt_path=tmp_path / "last.ckpt"
         )
+
+
+def test_a_checkpoint_of_the_first_release_tells_nothing_of_its_dataset_and_still_loads(tmp_path: Any) -> None:
+    made = trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=2)
+    made.fit(Tiny(), loader())
+    made.save_checkpoint(tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for callback in state["callbacks"].values():
+        callback.pop("labels", None)
+    torch.save(state, tmp_path / "old.ckpt")
+    trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=3).fit(Tiny(), loader(), ckpt_path=tmp_path / "old.ckpt")
+
+
+class Foreign(Hidden):
+    """Items whose labels are where only its own collate function finds them."""
+
+    def __init__(self, item: Any, collate: Any, **kept: Any) -> None:
+        super().__init__()
+        self.item, self.collate, self.kept = item, collate, kept
+
+    def __getitem__(self, i: int) -> Any:
+        return self.item(*super().__getitem__(i))
+
+    def loader(self, in_order: bool) -> Any:
+        def collate(samples: list[Any]) -> Any:
+            return self.collate(samples if in_order else samples[::-1])
+
+        return loader(self, collate_fn=collate)
+
+
+def multi_hot(lists: list[Any]) -> Tensor:
+    return torch.stack([torch.zeros(3).index_fill(0, torch.tensor(one, dtype=torch.int64), 1) for one in lists])
+
+
+FOREIGN: dict[str, Any] = {
+    "lists of classes": (
+        lambda x, y: (x, y.nonzero().flatten().tolist()),
+        lambda samples: (torch.stack([x for x, _ in samples]), multi_hot([y for _, y in samples])),
+    ),
+    "nested, beside an image": (
+        lambda x, y: {"x": x, "about": {"tags": y.numpy(), "name": "a"}, "image": torch.zeros(200, 200)},
+        lambda samples: (
+            torch.stack([one["x"] for one in samples]),
+            torch.stack([torch.as_tensor(one["about"]["tags"]) for one in samples]),
+        ),
+    ),
+    "a list of inputs of any number": (
+        lambda x, y: ([x] * int(1 + y.sum()), y),
+        lambda samples: (torch.stack([x[-1] for x, _ in samples]), torch.stack([y for _, y in samples])),
+    ),
+    "sparse": (
+        lambda x, y: (x, y.to_sparse()),
+        lambda samples: (torch.stack([x for x, _ in samples]), torch.stack([y.to_dense() for _, y in samples])),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_items_of_any_layout_are_compared(layout: str) -> None:
+    train(Tiny(), Foreign(*FOREIGN[layout]).loader(in_order=True), max_epochs=1)
+    assert "not those of the items" in refusal(rows=Foreign(*FOREIGN[layout]).loader(in_order=False))
+
+
+class Ends(Hidden):
+    """Cannot be read in another process than that of the training."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__()
+        self.end, self.process, self.lock = end, os.getpid(), threading.Lock()
+
+    def __getitem__(self, i: int) -> Any:
+        if os.getpid() != self.process:
+            if self.end == "raises":
+                raise OSError("no worker")
+            if self.end == "dies":
+                os._exit(3)
+            time.sleep(1000)
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("end", ["raises", "dies", "sleeps"])
+def test_a_dataset_that_cannot_be_asked_is_recognized_at_later_visits(end: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(samples, "_SECONDS", 0.2)
+    train(Tiny(), loader(Ends(end)))
+    assert "samples came with other labels" in refusal(rows=loader(Ends(end), collate_fn=sorting), epochs=6)
+
+
+def test_the_labels_of_samples_are_known_from_the_dataset_or_its_items() -> None:
+    ids = torch.tensor([5, 0, 7])
+    for dataset in (data(), Hidden(), [{"x": x, "labels": y} for x, y in RECORDS]):
+        verification = IdVerification()
+        verification.begin(DatasetLabels(None, dataset))
+        found = verification.labels_of(ids)
+        assert found is not None
+        assert torch.equal(found.float(), Y[ids])
+    verification.begin(DatasetLabels(None, ["text"] * N))
+    assert verification.labels_of(ids) is None

@@ -171,4 +171,4 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_one_pair_gives_no_interval_and_no_evidence() -> None:
     interval = paired_interval([0.5])
     assert math.isnan(interval.low)
-    assert interval.verdict == "none"
+    assert not interval.excludes_zero

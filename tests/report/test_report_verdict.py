@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,17 @@ import pytest
 from report_fixtures import DATASETS, fake_run, save
 
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.report.gains import paired_gain
+from lightning_ubs.report import Report, ReportError, build_report, console_verdict
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, load_results
 from lightning_ubs.report.significance import result_tests
-from lightning_ubs.report.speed import measure_speed
-from lightning_ubs.report.tables import build_table, build_tables
-from lightning_ubs.report.verdict import Verdict, judge, summary
+from lightning_ubs.report.tables import build_table
+from lightning_ubs.report.training_cost import measure_speed
+from lightning_ubs.report.verdict import gain_of, judge, summary
 
 MACRO_AUC = Metric("macro_auc", "Macro-AUC", True)
 RANKING_LOSS = Metric("ranking_loss", "Ranking loss", False)
 HAMMING_LOSS = Metric("hamming_loss", "Hamming loss", False)
-
-
-def judged(results: Results) -> list[Verdict]:
-    return judge(results, result_tests(results, build_tables(results)))
 
 
 def load(folder: Path, *records: RunRecord) -> Results:
@@ -46,42 +43,140 @@ def pair(data: str, gain: float, fold: int = 0, **more: Any) -> list[RunRecord]:
 def test_a_clear_gain_is_called_better_with_its_interval(tmp_path: Path) -> None:
     gains = [0.010, 0.012, 0.011, 0.013, 0.009, 0.011]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
-    (verdict,) = judged(results)
-    assert verdict.tone == "better"
-    assert verdict.headline == "UBS against Random: better in Macro-AUC, Ranking loss and Hamming loss"
+    (verdict,) = judge(results)
+    assert verdict.answer == "better"
     # t quantile for five degrees of freedom: 2.5706
     half = 2.5706 * np.std(gains, ddof=1) / math.sqrt(6)
     low, high = f"+{0.011 - half:.4f}", f"+{0.011 + half:.4f}"
-    assert verdict.sentences[0] == (
-        f"Mean gain in Macro-AUC: +0.0110 (95\u00a0% t-interval {low} to {high} over 6 datasets)."
-    )
-    assert verdict.sentences[1] == "By the mean, UBS is better in 6 of 6 datasets, worse in 0."
-    assert [gain.interval.verdict for gain in verdict.gains] == ["better"] * 3  # lower losses are gains
+    assert verdict.sentences == [
+        f"UBS is better than Random in Macro-AUC: +0.0110 (95\u00a0% {low} to {high}) over 6 datasets."
+    ]
+    assert summary([verdict]) == "UBS is better than Random in Macro-AUC, over 6 datasets."
 
 
-def test_an_interval_with_zero_in_it_is_called_no_evidence(tmp_path: Path) -> None:
-    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.0]
+def test_only_the_monitored_metric_has_an_answer(tmp_path: Path) -> None:
+    records = [run for fold in range(5) for run in pair("yeast", 0.01 + 0.0001 * fold, fold)]
+    (verdict,) = judge(Results(records))
+    assert [gain.interval.low > 0 for gain in verdict.gains] == [True] * 3  # lower losses are gains
+    text = console_verdict(records)
+    assert text.count("better") == 1
+    assert "Other metrics, which decide nothing: Ranking loss +0.0102 (95 % +0.0100 to +0.0104); Hamming" in text
+    save(tmp_path, *records)
+    page = build_report(tmp_path, formats=("html", "csv")).parent
+    rows = [line.split(",") for line in (page / "tables" / "verdict.csv").read_text().splitlines()]
+    place = rows[0].index("answer")
+    assert [row[place] for row in rows[1:]] == ["better", "", ""]
+
+
+def test_an_interval_with_zero_in_it_is_undecided_and_says_what_it_would_take(tmp_path: Path) -> None:
+    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.002]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
-    (verdict,) = judged(results)
-    assert verdict.tone == "none"
-    assert "no evidence of a difference in Macro-AUC, Ranking loss and Hamming loss" in verdict.headline
-    assert "which contains 0" in verdict.sentences[0]
-    assert verdict.sentences[1] == "By the mean, UBS is better in 3 of 6 datasets, worse in 2, equal in 1."
-    assert summary([verdict]) == "There is no evidence that UBS differs from Random in Macro-AUC."
+    (verdict,) = judge(results)
+    assert verdict.answer == "undecided"
+    assert summary([verdict]) == "UBS against Random: undecided in Macro-AUC, over 6 datasets."
+    spread = np.std(gains, ddof=1)
+    missed, needed = 2.5706 * spread / math.sqrt(6), math.ceil(((1.9623 + 0.8419) * spread / 0.002) ** 2)
+    assert verdict.sentences[1] == (
+        f"With 6 datasets a difference below {missed:.2g} would mostly be missed; about {needed} datasets would show "
+        "0.002."
+    )
 
 
 def test_where_ubs_is_worse_the_report_says_so(tmp_path: Path) -> None:
     results = load(tmp_path, *(run for fold in range(4) for run in pair("yeast", -0.02 - 0.001 * fold, fold)))
-    (verdict,) = judged(results)
-    assert verdict.tone == "worse"
-    assert verdict.headline == "UBS against Random: worse in Macro-AUC, Ranking loss and Hamming loss"
-    assert "4 paired runs" in verdict.sentences[0]
+    (verdict,) = judge(results)
+    assert verdict.answer == "worse"
+    assert verdict.headline == "UBS is worse than Random in Macro-AUC"
+    assert "over 4 splits of yeast, a first look: 10 are usual" in verdict.sentences[0]
 
 
-def test_a_single_pair_is_no_evidence(tmp_path: Path) -> None:
-    (verdict,) = judged(load(tmp_path, *pair("yeast", 0.2)))
-    assert verdict.tone == "none"
-    assert "from one pair only" in verdict.sentences[0]
+def test_differences_within_the_margin_are_called_equal(tmp_path: Path) -> None:
+    gains = [0.0002, -0.0003, 0.0001, 0.0004, -0.0002]
+    records = [run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]
+    assert "UBS and Random are equal within 0.001 in Macro-AUC: +0.0000" in console_verdict(records)
+    assert "undecided in Macro-AUC" in console_verdict(records, margin=0.0002)
+    save(tmp_path, *records)
+    assert "equal within 0.002" in build_report(tmp_path, formats=("html",), margin=0.002).read_text()
+
+
+@pytest.mark.parametrize("margin", [0, -0.1, float("nan"), "0.001", True])
+def test_a_margin_that_is_none_is_refused(margin: Any) -> None:
+    with pytest.raises(ReportError, match=r"margin=.* is out of range; give the difference that does not matter"):
+        console_verdict(pair("yeast", 0.0), margin=margin)
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_fewer_than_three_pairs_are_never_judged(pairs: int) -> None:
+    text = console_verdict([run for fold in range(pairs) for run in pair("yeast", 0.2, fold)])
+    assert "UBS against Random: undecided in Macro-AUC: +0.2000" in text
+    assert "Fewer than 3 units of evidence allow no answer" in text
+
+
+def test_the_answer_is_corrected_for_all_comparisons_and_says_what_it_would_be_alone() -> None:
+    random, records = np.random.default_rng(1), []
+    for fold in range(5):
+        records += pair("yeast", 0.01 + random.normal(0, 0.006), fold)
+        for name in ("active", "recent", "hard"):
+            level = 0.8 + 0.01 * fold + random.normal(0, 0.006)
+            records.append(fake_run("yeast", "mlp", name, fold, metrics={"macro_auc": level}))
+    alone = judge(Results([one for one in records if one.selection in ("random", "ubs")]))[0]
+    together = next(one for one in judge(Results(records)) if one.ours == "UBS")
+    assert (alone.comparisons, together.comparisons) == (1, 4)
+    assert together.primary.interval == alone.interval
+    assert together.interval.low < alone.interval.low
+    assert "; corrected for 4 comparisons, alone it would be 95\u00a0% " in together.sentences[0]
+
+
+def test_seeds_on_one_split_say_nothing_about_another() -> None:
+    records = [replace(one, seed=fold, fold=0) for fold in range(5) for one in pair("yeast", 0.02 + 0.001 * fold, fold)]
+    scope = "over 5 seeds on one split of the data: says nothing about another split; let data take the seed"
+    report = Report.of(records)
+    assert scope in report.summary
+    assert scope in report.answer
+    apart = Report.of([replace(one, split=str(one.seed)) for one in records])
+    assert "over 5 splits of yeast" in apart.summary
+    wider, narrower = report.verdicts[0].interval, apart.verdicts[0].interval
+    assert wider.high - wider.low == pytest.approx(math.sqrt(1 + 5 / 3) * (narrower.high - narrower.low))
+
+
+def test_folds_whose_training_targets_are_the_same_are_one_split() -> None:
+    records = [replace(one, split="same") for fold in range(5) for one in pair("yeast", 0.02 + 0.001 * fold, fold)]
+    assert "on one split of the data" in console_verdict([replace(one, seed=one.fold) for one in records])
+
+
+def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
+    records = [run for data in DATASETS[:3] for fold in range(3) for run in pair(data, 0.02 + 0.001 * fold, fold)]
+    assert "over 9 splits, on these 3 datasets" in console_verdict(records)
+
+
+def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
+    names = ("scene", "yeast", "enron", "bibtex", "rcv1subset1", "rcv1subset1_aligned")
+    (verdict,) = judge(Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * number)]))
+    assert verdict.primary.evidence.units == 5
+    assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_the_same_p_on_random_samples_does_as_well_is_said(share: float) -> None:
+    """The control gains nothing, or as much as the method."""
+    records = []
+    for fold in range(5):
+        random, ours = pair("yeast", 0.02 + 0.001 * fold, fold)
+        dealt = {"macro_auc": random.metrics["macro_auc"].value + share * (0.02 + 0.0012 * (4 - fold))}
+        control = fake_run("yeast", "mlp", "balance", fold, metrics=dealt, parameters={"of": "UBS"})
+        records += [random, ours, replace(control, selection="shuffled", label="UBS, shuffled P")]
+    (verdict,) = judge(Results(records))
+    assert verdict.answer == "better"
+    said = verdict.sentences[-1]
+    assert said.startswith("But the same P on random samples does as well (+0.02") == bool(share)
+    assert said.startswith("The same P on random samples does not do it: the difference is +0.02") != bool(share)
+
+
+def test_the_cautious_interval_is_that_of_nadeau_and_bengio() -> None:
+    gains = np.array([0.010, 0.012, 0.011, 0.013, 0.009])
+    (verdict,) = judge(Results([run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]))
+    half = 2.7764 * gains.std(ddof=1) * math.sqrt(1 / 5 + 1 / 4)  # five folds: a test set is a quarter of the rest
+    assert f"is 95\u00a0% +{0.011 - half:.4f} to +{0.011 + half:.4f}." in verdict.sentences[1]
 
 
 def test_only_runs_with_the_same_data_model_fold_and_seed_are_compared(tmp_path: Path) -> None:
@@ -89,7 +184,7 @@ def test_only_runs_with_the_same_data_model_fold_and_seed_are_compared(tmp_path:
     results = load(tmp_path, *pair("yeast", 0.01), *pair("yeast", 0.03, fold=1), lonely)
     assert results.reference is not None
     assert results.baseline is not None
-    gain = paired_gain(results, MACRO_AUC, results.reference, results.baseline)
+    gain = gain_of(results.pairs(results.reference, results.baseline), MACRO_AUC)
     assert gain is not None
     assert gain.interval.mean == pytest.approx(0.02)
     cells = build_table(results, MACRO_AUC).blocks[0].rows["yeast"]
@@ -103,13 +198,13 @@ def test_a_dataset_counts_once_however_many_models_and_folds_it_has(tmp_path: Pa
     results = load(tmp_path, *records)
     assert results.reference is not None
     assert results.baseline is not None
-    gain = paired_gain(results, RANKING_LOSS, results.reference, results.baseline)
+    gain = gain_of(results.pairs(results.reference, results.baseline), RANKING_LOSS)
     assert gain is not None
-    assert gain.unit == "datasets"
+    assert gain.evidence.kind == "datasets"
     assert gain.interval.mean == pytest.approx((4 * 0.01 + 0.06) / 5)
 
 
-@pytest.mark.parametrize(("datasets", "unit", "pairs"), [(4, "paired runs", 8), (5, "datasets", 5)])
+@pytest.mark.parametrize(("datasets", "unit", "pairs"), [(4, "splits", 8), (5, "datasets", 5)])
 def test_the_unit_of_the_tests_is_the_dataset_from_five_on(
     tmp_path: Path, datasets: int, unit: str, pairs: int
 ) -> None:
@@ -130,35 +225,31 @@ def curves(scores: list[float], seconds: float) -> dict[str, list[Any]]:
     }
 
 
-def test_epochs_and_seconds_to_the_best_score_of_random(tmp_path: Path) -> None:
+def test_speed_is_to_the_score_that_both_reach() -> None:
     slow, fast = curves([0.5, 0.6, 0.7, 0.65], 1.0), curves([0.5, 0.7, 0.8, 0.8], 1.5)
-    never = curves([0.5, 0.5, 0.5, 0.5], 1.5)
-    results = load(
-        tmp_path,
-        fake_run("yeast", "mlp", "random", 0, curves=slow),
-        fake_run("yeast", "mlp", "ubs", 0, curves=fast),
-        fake_run("yeast", "mlp", "random", 1, curves=slow),
-        fake_run("yeast", "mlp", "ubs", 1, curves=never),
+    never = curves([0.5, 0.5, 0.5, 0.6], 1.5)
+    results = Results(
+        [
+            fake_run("yeast", "mlp", "random", 0, curves=slow),
+            fake_run("yeast", "mlp", "ubs", 0, curves=fast),
+            fake_run("yeast", "mlp", "random", 1, curves=slow),
+            fake_run("yeast", "mlp", "ubs", 1, curves=never),
+        ]
     )
     assert results.reference is not None
-    speed = measure_speed(results, results.reference)
+    assert results.baseline is not None
+    speed = measure_speed(results, results.reference, results.baseline)
+    back = measure_speed(results, results.baseline, results.reference)
     assert speed is not None
-    assert (speed.pairs, speed.reached) == (2, 1)
-    assert (speed.epochs, speed.baseline_epochs) == (2, 3)
-    assert (speed.seconds, speed.baseline_seconds) == (3.0, 3.0)
+    assert speed.pairs == 2
+    assert speed.epochs.value == pytest.approx(math.sqrt(2 / 3 * 4 / 2))  # 0.7 in 2 of 3 epochs, 0.6 in 4 of 2
+    assert speed.seconds is not None
+    assert speed.seconds.value == pytest.approx(1.5 * speed.epochs.value)
     assert speed.cost == pytest.approx(1.5)
-    (verdict,) = judged(results)
-    assert verdict.sentences[2] == (
-        "To reach Random's best validation score: UBS 2 epochs, 3 s (reached in 1 of 2 runs); "
-        "Random itself 3 epochs, 3 s."
-    )
-    assert verdict.sentences[3] == "An epoch of UBS costs 1.50 times an epoch of Random."
-
-
-def test_without_random_the_speed_is_said_to_be_unknown(tmp_path: Path) -> None:
-    results = load(tmp_path, fake_run(selection="hard"), fake_run(selection="ubs"))
-    (verdict,) = judged(results)
-    assert "no paired runs of Random" in verdict.sentences[2]
+    assert back is not None
+    assert back.epochs.value == pytest.approx(1 / speed.epochs.value)
+    assert speed.sentences[0].startswith("To the validation score that both reach, UBS needs 1.15 × the epochs of ")
+    assert speed.sentences[1] == "An epoch of UBS costs 1.50 times an epoch of Random."
 
 
 def test_missing_values_in_metrics_and_curves_are_left_out(tmp_path: Path) -> None:
@@ -170,7 +261,5 @@ def test_missing_values_in_metrics_and_curves_are_left_out(tmp_path: Path) -> No
         metrics={"macro_auc": None},
         curves=curves([None, None], 1.0),  # type: ignore[list-item]
     )
-    results = load(tmp_path, *pair("yeast", 0.01), fake_run("yeast", "mlp", "random", 1), broken)
-    (verdict,) = judged(results)
-    assert verdict.gains[0].interval.pairs == 1
-    assert "of 1 runs" in verdict.sentences[2]
+    (verdict,) = judge(load(tmp_path, *pair("yeast", 0.01), fake_run("yeast", "mlp", "random", 1), broken))
+    assert verdict.primary.evidence.units == 1

@@ -138,7 +138,7 @@ def test_after_training_the_attributes_are_those_of_the_start_of_the_last_epoch(
 
 def test_start_and_end_of_selection_can_be_set() -> None:
     torch.manual_seed(6)
-    selection = BatchSelection(UBS(s0=64.0), warmup_epochs=1, start_epoch=3, end_epoch=5)
+    selection = BatchSelection(UBS(s0=64.0), start_epoch=3, end_epoch=5)
     _, watch, _ = fit(selection, max_epochs=8)
     assert [watch.shown[epoch]["pressure"] for epoch in range(8)] == pytest.approx([1, 1, 1, 64, 8, 1, 1, 1])
 

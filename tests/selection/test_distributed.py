@@ -13,6 +13,8 @@ from resume_tools import STRATEGIES
 from lightning_ubs import SelectionError
 
 PAIRED = tuple(STRATEGIES)
+# Last batches of 5, which two ranks cannot halve, and of 1, which both take.
+UNDIVIDED = (37, 33)
 UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
 
 
@@ -36,6 +38,8 @@ def two(tmp_path_factory):
     jobs["cut"] = {"batch_size": 4, "cut": [3, 2]}
     jobs["resumed"] = {"batch_size": 4, "resume": str(folder / "cut" / "cut.ckpt")}
     jobs["sharded"] = {"batch_size": 4, "sharded": True}
+    for samples in UNDIVIDED:
+        jobs[f"{samples} samples"] = {"batch_size": 4, "samples": samples}
     return launch(folder, 2, jobs)
 
 
@@ -90,6 +94,17 @@ def clock(tmp_path_factory):
         "other rank": small | {"loader": "other_rank", "distributed_sampler": False},
     }
     return launch(folder, 2, jobs)
+
+
+@pytest.mark.parametrize("samples", UNDIVIDED)
+def test_a_last_batch_that_does_not_divide_is_trained_as_by_one_process(two, tmp_path, samples):
+    ranks, single = read(two / f"{samples} samples"), alone(tmp_path, batch_size=8, samples=samples)
+    ids = {
+        key: list(dict.fromkeys(ids)) if samples % 8 == 1 and key[1] == 4 else ids
+        for key, ids in global_batches(ranks).items()
+    }
+    assert ids == single["seen"]
+    torch.testing.assert_close(ranks[0]["weights"], single["weights"], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["rank0 reads", "all read", "stateful", "distributed", "nested", "fetches", "given"])

@@ -104,7 +104,7 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (InfoBatch, "prune", 1.5, "between 0 and 1"),
     (InfoBatch, "prune", nan, "between 0 and 1"),
     (InfoBatch, "score", "margin", "'loss' or 'uncertainty'"),
-    (BatchSelection, "unbiased", "yes", "True, False or 'annealed'"),
+    (BatchSelection, "unbiased", "yes", "True, False, 'annealed' or 'predictions'"),
     (BatchSelection, "warmup_epochs", -1, "at least 0"),
     (BatchSelection, "seed", -1, "at least 0"),
     (BatchSelection, "start_epoch", -2, "at least 0"),
@@ -132,7 +132,7 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(
         lambda: UBS(log_base=2, quantizer="ceil", correlation=None),
         lambda: ActiveBias(smoothing=0, ddof=0),
         lambda: HardImbalance(pressure=1, neighbours=1),
-        lambda: BatchSelection(warmup_epochs=0, seed=0, start_epoch=0, end_epoch=0),
+        lambda: BatchSelection(seed=0, start_epoch=0, end_epoch=0),
         lambda: BatchSelection(history_dtype="float16", replacement="none"),
     ],
 )

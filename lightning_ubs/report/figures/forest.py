@@ -32,7 +32,7 @@ def _figure(verdicts: Sequence[Verdict], colours: Mapping[str, str], title: str)
         gain, colour = verdict.gains[0], colours[verdict.ours]
         values = list(gain.datasets.values())
         axes.scatter(values, [row] * len(values), s=22, facecolors="none", edgecolors=MUTED, linewidths=0.9, zorder=2)
-        interval = gain.interval
+        interval = verdict.interval
         if np.isfinite(interval.low):
             axes.plot([interval.low, interval.high], [row, row], color=colour, linewidth=3, zorder=3)
         axes.scatter([interval.mean], [row], s=46, color=colour, zorder=4)

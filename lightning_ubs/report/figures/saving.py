@@ -12,8 +12,8 @@ from lightning_ubs.report.figures.canvas import Plot, add_legend, clip, heading,
 from lightning_ubs.report.figures.kinds import FigureKind, Material
 from lightning_ubs.report.method import Method, method_looks
 from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.saving import Point, saving_curves
-from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.statistics import Evidence
+from lightning_ubs.report.training_cost import Point, saving_curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, ti
         axes.errorbar(
             [float(np.mean(getattr(point, cost))) for point in points],
             [float(np.mean(point.values)) for point in points],
-            yerr=[_half_interval(point.differences) for point in points],
+            yerr=[_half_interval(point.evidence) for point in points],
             color=style.colour,
             linestyle=style.dash,
             linewidth=style.width,
@@ -71,11 +71,11 @@ def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, ti
     return figure
 
 
-def _half_interval(differences: Sequence[float]) -> float:
+def _half_interval(evidence: Evidence | None) -> float:
     """Half of the 95 % interval of the mean; 0 where there is none."""
-    if len(differences) < 2:
+    if evidence is None or evidence.units < 2:
         return 0.0
-    span = paired_interval(differences)
+    span = evidence.interval()
     return (span.high - span.low) / 2
 
 

@@ -1,12 +1,16 @@
-"""Whether a function or class of the user is still the same: a digest of what it does, not of how it is laid out."""
+"""The user's own functions and classes: found by their dotted path, and known by what they do, not by their layout."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import os
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from lightning_ubs.errors import ConfigError
 
 # Libraries, whose versions a run records; their code is not read.
 _LIBRARIES = (
@@ -20,6 +24,22 @@ _LIBRARIES = (
     "builtins",
 )
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+def locate(target: str) -> Any:
+    """The class or function of a dotted path; the folder in which the program was started is searched as well."""
+    import hydra.utils
+
+    if os.getcwd() not in sys.path:  # a console script does not search it, `python -m` does
+        sys.path.append(os.getcwd())
+    try:
+        return hydra.utils.get_object(target)
+    except Exception as error:
+        cause = str(error.__cause__ or error).splitlines()[0]
+        raise ConfigError(
+            f"_target_={target!r} cannot be imported ({cause}); give the dotted path of a class or function, and start "
+            "in the folder that holds its file."
+        ) from error
 
 
 def fingerprint(thing: Any) -> str:

@@ -1,0 +1,284 @@
+"""A report: everything that a set of runs says, computed once, for the console, the page and the tables alike."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from lightning_ubs._utils.files import write_file
+from lightning_ubs.errors import ReportError
+from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.report import csv_tables, latex_tables
+from lightning_ubs.report.cautions import find_cautions
+from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
+from lightning_ubs.report.results import Results, checked_results, load_results
+from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units
+from lightning_ubs.report.tables import Table, build_tables
+from lightning_ubs.report.traces import Extremes, TracedRun, find_extremes, find_traces
+from lightning_ubs.report.training_cost import Savings, Speed, find_savings, measure_speed
+from lightning_ubs.report.verdict import Verdict, checked_margin, judge, no_verdict, summary
+
+log = logging.getLogger(__name__)
+FORMATS = ("html", "svg", "png", "csv", "latex")
+DEFAULT_FORMATS = ("html", "svg", "csv", "latex")
+TITLE = "Batch selection, compared"
+SIGN = "A difference is positive where the method named first is ahead, also in losses."
+
+
+@dataclass(frozen=True)
+class PaperPart:
+    """The paper's printed tables, tests of them, and its values beside ours by metric."""
+
+    tables: Sequence[Table]
+    tests: Sequence[Significance]
+    cells: Sequence[tuple[Table, Sequence[PaperCell]]]
+
+
+class Report:
+    """All numbers and words about a set of runs. Each part is computed when it is first asked for, and once.
+
+    Args:
+        results: The runs.
+        margin: Differences that do not matter; None: `lightning_ubs.report.verdict.DEFAULT_MARGIN`.
+        title: Heading of the page.
+        paper: CSV of printed tables to show beside ours.
+    """
+
+    def __init__(
+        self, results: Results, margin: float | None = None, title: str = TITLE, paper: Path | None = None
+    ) -> None:
+        self.results = results
+        self.margin = checked_margin(margin)
+        self.title = title
+        self._paper = paper
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[RunRecord],
+        monitor: str | None = None,
+        margin: float | None = None,
+        store: ResultsStore | None = None,
+    ) -> Report:
+        """The report of these runs, finished or failed.
+
+        Args:
+            records: The runs, in the order of writing.
+            monitor: The logged name of the metric that decides, such as ``val_auc``; None: what the runs monitored.
+            margin: Differences that do not matter.
+            store: Where their traces are.
+
+        Raises:
+            ReportError: If no run finished, or none recorded that metric.
+        """
+        margin = checked_margin(margin)
+        return cls(checked_results(records, store, monitor=monitor), margin)
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """One table per metric."""
+        return build_tables(self.results)
+
+    @cached_property
+    def tests(self) -> list[Significance]:
+        """Wilcoxon's and Friedman's tests by metric and model."""
+        return result_tests(self.results, self.tables)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """One per comparison."""
+        return judge(self.results, self.margin)
+
+    @cached_property
+    def speeds(self) -> list[Speed]:
+        """How soon each method is where the one it is compared with gets."""
+        found = [measure_speed(self.results, ours, theirs) for ours, theirs in self.results.comparisons]
+        return [speed for speed in found if speed is not None]
+
+    @cached_property
+    def savings(self) -> Savings | None:
+        """What cheaper trainings do."""
+        return find_savings(self.results, self.margin)
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        """What a reader must know before believing the result."""
+        return find_cautions(self.results)
+
+    @cached_property
+    def traced(self) -> list[TracedRun]:
+        """Runs with the arrays that they left behind."""
+        return find_traces(self.results)
+
+    @cached_property
+    def samples(self) -> list[Extremes]:
+        """Samples selected most and least."""
+        return find_extremes(self.traced)
+
+    @cached_property
+    def paper(self) -> PaperPart | None:
+        """The paper's tables, if they were asked for."""
+        if self._paper is None:
+            return None
+        printed = read_paper(self._paper)
+        by_key = {table.metric.key: table for table in printed}
+        tests = [
+            run_tests(table_units(table, block), paper_comparisons(table.methods), block.ranked)
+            for table in printed
+            for block in table.blocks
+        ]
+        cells = [
+            (table, found)
+            for table in self.tables
+            if table.metric.key in by_key
+            and (found := compare_with_paper(table, by_key[table.metric.key], self.results))
+        ]
+        return PaperPart(printed, tests, cells)
+
+    @property
+    def answer(self) -> str:
+        """The answer alone, in a sentence or a few."""
+        return summary(self.verdicts) if self.verdicts else no_verdict(self.results)
+
+    @cached_property
+    def summary(self) -> str:
+        """The whole answer for a terminal: a few lines per comparison, the cost of training, every warning."""
+        lines: list[str] = []
+        speeds = {(speed.method.label, speed.against.label): speed for speed in self.speeds}
+        for verdict in self.verdicts:
+            first, *rest = verdict.sentences
+            lines.append(first)
+            lines += [f"  {sentence}" for sentence in rest]
+            if verdict.others:
+                lines.append(f"  Other metrics, which decide nothing: {'; '.join(verdict.others)}.")
+            speed = speeds.get((verdict.ours, verdict.theirs))
+            lines += [f"  {sentence}" for sentence in (speed.sentences if speed is not None else [])]
+        if not self.verdicts:
+            lines.append(no_verdict(self.results))
+        lines += self.savings.sentences if self.savings is not None else []
+        lines += [SIGN] if self.verdicts else []
+        lines += [f"Warning: {sentence}" for sentence in self.cautions]
+        return "\n".join(lines).replace("\u00a0", " ")
+
+    def write(self, folder: str | os.PathLike[str], formats: str | Sequence[str] = DEFAULT_FORMATS) -> Path:
+        """Write the report; return the path of the page, or the folder if ``html`` is not among the formats.
+
+        Args:
+            folder: Where to; it is made.
+            formats: ``html`` (one self-contained page), ``svg`` and ``png`` (figures), ``csv`` and ``latex`` (tables).
+                Figures are drawn only for the formats that need them.
+
+        Raises:
+            ReportError: If a format is unknown or the folder cannot be written.
+        """
+        formats = checked_formats(formats)
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return self._write(folder, formats)
+        except OSError as error:
+            raise ReportError(
+                f"cannot write the report to {str(folder)!r} ({error.strerror}); choose another output folder."
+            ) from error
+
+    def _write(self, folder: Path, formats: Sequence[str]) -> Path:
+        from lightning_ubs.report.gallery import render_gallery
+        from lightning_ubs.report.page import render_page
+
+        gallery = render_gallery(self, folder / "figures", formats)
+        if {"csv", "latex"} & set(formats):
+            (folder / "tables").mkdir(parents=True, exist_ok=True)
+            for name, text in self._table_files().items():
+                if ("csv" if name.endswith(".csv") else "latex") in formats:
+                    write_file(folder / "tables" / name, text)
+        if "html" not in formats:
+            return folder
+        page = folder / "index.html"
+        write_file(page, render_page(self, gallery))
+        log.info("report written to %s", page)
+        return page
+
+    def _table_files(self) -> dict[str, str]:
+        texts = {
+            "average_ranks.csv": csv_tables.rank_csv(self.tables),
+            "significance.csv": csv_tables.significance_csv(self.tests),
+            "significance.tex": latex_tables.significance_latex(self.tests),
+            "verdict.csv": csv_tables.verdict_csv(self.verdicts),
+            "verdict.tex": latex_tables.verdict_latex(self.verdicts),
+            "speed.csv": csv_tables.speed_csv(self.speeds),
+            "samples.csv": csv_tables.samples_csv(self.samples),
+            "failed.csv": csv_tables.failed_csv(self.results),
+        }
+        for table in self.tables:
+            texts[f"{table.metric.key}.csv"] = csv_tables.table_csv(table)
+            texts[f"{table.metric.key}.tex"] = latex_tables.table_latex(table)
+        for table, cells in self.paper.cells if self.paper is not None else ():
+            texts[f"paper_{table.metric.key}.csv"] = csv_tables.paper_csv(table.metric.title, cells)
+        return texts
+
+
+def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
+    """The verdict for a terminal, in a few lines per comparison, and every warning that concerns it.
+
+    Args:
+        records: All runs, finished or failed.
+        monitor: The logged name of the metric that decides, such as ``val_auc``; None: what the runs monitored.
+        margin: Differences that do not matter; None: 0.001.
+
+    Raises:
+        ReportError: If no run finished, or none recorded that metric.
+    """
+    return Report.of(records, monitor, margin).summary
+
+
+def build_report(
+    results: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    paper: str | os.PathLike[str] | None = None,
+    title: str = TITLE,
+    formats: str | Sequence[str] = DEFAULT_FORMATS,
+    metrics: str | Sequence[str] | None = None,
+    margin: float | None = None,
+) -> Path:
+    """Write the report of a results folder.
+
+    Args:
+        results: Folder with ``runs.jsonl``.
+        output: Where to write; default ``results/report``.
+        paper: CSV (metric, model, dataset, method, value) of printed tables to show beside ours.
+        title: Heading of the page.
+        formats: What to write: ``html`` (one self-contained page), ``svg`` and ``png`` (figures), ``csv`` and ``latex``
+            (tables). Figures are drawn only for the formats that need them; ``png`` about doubles the time.
+        metrics: Which to show, such as ``["macro_auc", "one_error"]``; default: the paper's three and macro average
+            precision of the built-in models, and every metric of your own.
+        margin: Differences that do not matter: up to it two methods count as equal, and a cheaper training as no worse.
+
+    Returns:
+        The path of ``index.html``, or the output folder if ``html`` is not among the formats.
+
+    Raises:
+        ReportError: If there is nothing to report or it cannot be written; the message says what to do.
+    """
+    formats, margin = checked_formats(formats), checked_margin(margin)
+    metrics = [metrics] if isinstance(metrics, str) else metrics
+    folder = Path(output) if output is not None else Path(results) / "report"
+    found = load_results(Path(results), metrics)
+    return Report(found, margin, title, Path(paper) if paper is not None else None).write(folder, formats)
+
+
+def checked_formats(formats: str | Sequence[str]) -> list[str]:
+    """The formats as a list.
+
+    Raises:
+        ReportError: If one is unknown.
+    """
+    found = [formats] if isinstance(formats, str) else list(formats)
+    unknown = [name for name in found if name not in FORMATS]
+    if unknown:
+        raise ReportError(f"formats={unknown[0]!r} is unknown; choose from {', '.join(FORMATS)}.")
+    return found
