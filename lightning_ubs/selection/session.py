@@ -294,6 +294,7 @@ class FitSession:
                 f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
                 "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
             )
+        selector.see_dataset(dataloader.dataset)
         if self.dataset is None:
             shard = shard_of(self.callback.memory, layout, trainer.strategy.root_device)
             self._prepare_strategy(dataloader, shard)
