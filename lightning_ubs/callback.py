@@ -19,7 +19,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection.known_labels import KnownLabels
 from lightning_ubs.inspection.views import SelectionViews
-from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepObserver, Targets
+from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, StepReader, Targets
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import (
@@ -33,6 +33,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
+from lightning_ubs.selection.order import Blocks, check_order
 from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
@@ -69,14 +70,16 @@ class BatchSelection(SelectionViews, Callback):
             pass.
         fill_last: Fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
             trains on more samples than a plain one.
-        unbiased: Let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling. Other terms
-            (such as a penalty on hidden layers) are not reweighted, nor are statistics of a batch norm.
-            ``"annealed"`` lets the exponent of the weights rise from 0 to 1 over the selected epochs: in a prototype,
-            what selection cost on tmc2007-500 fell from 0.0015 to 0.0005 Macro-AUC, and elsewhere most of its gain was
-            lost. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own value, or to False.
+        unbiased: Let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling. Every term
+            of the loss with a row per sample is reweighted; weight penalties and the statistics of a batch norm are
+            not. A loss of which a part has no row per sample is refused with the share of that part; ``"predictions"``
+            accepts it and leaves that part as it is. ``"annealed"`` lets the exponent of the weights rise from 0 to 1
+            over the selected epochs. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own
+            value, or to False.
         outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
-            returns, else what the loss was computed from, else what a module returned.
+            ``(pl_module, outputs, batch) -> Tensor``, or None: what the loss was computed from. Whatever is read is
+            proven by the loss, which falls when it moves toward the labels of the planned samples; what cannot be
+            proven is refused, or announced as not verified.
         targets: Where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
             computed from, else the usual places of a batch.
         kind: What the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
@@ -97,6 +100,8 @@ class BatchSelection(SelectionViews, Callback):
         log_metrics: Log pressure, effective sample size and the like once per epoch.
         label_names: What the labels are called in frames and pictures; by default ``label_names`` of the datamodule or
             of the dataset, or the dataset's ``classes``.
+        order: :class:`Blocks` for data that lie in chunks, shards or files: samples of a few blocks come together, so
+            that each block is opened once. None for samples in any order.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -128,6 +133,7 @@ class BatchSelection(SelectionViews, Callback):
         memory: Memory = "replicated",
         refresh: EvaluationPass | None = None,
         label_names: Sequence[str] | None = None,
+        order: Blocks | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -148,6 +154,8 @@ class BatchSelection(SelectionViews, Callback):
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
+        check_order(order, strategy, self.replacement)
+        self.order = order
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -166,7 +174,12 @@ class BatchSelection(SelectionViews, Callback):
             raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
         self.fill_last = bool(fill_last)
         self._selector = Selector(
-            strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
+            strategy,
+            self.seed,
+            self.replacement,
+            fill_last=self.fill_last,
+            compact=save_state == "weights",
+            blocks=order,
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
@@ -178,8 +191,8 @@ class BatchSelection(SelectionViews, Callback):
         self.kind, self.ids = kind, ids
         self.label_names = label_names
         self.known_labels = KnownLabels(label_names)
-        observer = StepObserver(outputs, targets, kind, device, "targets" in self.strategy.needs)
-        self._steps = TrainingSteps(self._selector, observer, IdVerification(ids), self.unbiased, refresh)
+        reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
+        self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
         self._random_states: dict[str, Any] | None = None
         self._only_evaluates = False
@@ -285,7 +298,7 @@ class BatchSelection(SelectionViews, Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """State of the selection, and of random generators, as tensors and plain values; talks to no other rank."""
-        own = {"kind": self._steps.observer.kind, "labels": self._steps.verification.state_dict()}
+        own = {"kind": self._steps.reader.kind, "labels": self._steps.verification.state_dict()}
         states = self._random_states if self._fit is None else self._fit.random.state_dict()
         return self._selector.state_dict() | own | ({} if states is None else {"random": states})
 
@@ -299,7 +312,7 @@ class BatchSelection(SelectionViews, Callback):
             self._random_states = state_dict.get("random")
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
-        self._steps.observer.kind = state_dict["kind"]
+        self._steps.reader.kind = state_dict["kind"]
         self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 

@@ -14,7 +14,13 @@ from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
-from lightning_ubs.experiment.from_objects import Modules, fold_seed_pairs, named_selections, plan_from_objects
+from lightning_ubs.experiment.from_objects import (
+    Modules,
+    fold_seed_pairs,
+    named_selections,
+    plan_from_objects,
+    with_controls,
+)
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.experiment.selection import Selection
@@ -77,6 +83,7 @@ def compare(
     folds: int | None = None,
     trace: bool = True,
     margin: float | None = None,
+    controls: bool = False,
 ) -> Comparison:
     """Train your model on your data with several batch selections, and say which is better.
 
@@ -104,6 +111,9 @@ def compare(
         trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
         margin: differences in ``monitor``'s metric that do not matter: within it methods count as equal, and a cheaper
             training as no worse. None: 0.001, the smallest difference that tables of three decimals show.
+        controls: add for every selection the controls that emphasize nothing: its own probabilities dealt to random
+            samples, and plain shuffling of as many samples where its epochs are shorter. The verdict then says whether
+            they do as well.
 
     Raises:
         ConfigError: if something that was given cannot be used; the message says what to do.
@@ -119,8 +129,8 @@ def compare(
     store = ResultsStore(results)
     with isolate_rng():
         pairs = fold_seed_pairs(data, seeds, folds)
-        named, settings = named_selections(selections), _settings(trainer)
-        runs = plan_from_objects(module, data, named, pairs, settings, monitored, trace)
+        named = with_controls(named_selections(selections)) if controls else named_selections(selections)
+        runs = plan_from_objects(module, data, named, pairs, _settings(trainer), monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
     keys = {run.key for run in runs}
     records = {record.key: record for record in store.records() if record.key in keys and record.finished}

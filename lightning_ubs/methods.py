@@ -92,7 +92,7 @@ METHODS: tuple[KnownMethod, ...] = (
     KnownMethod("class_aware", "Class-aware", "ClassAware", Look("#00767c", "#4fd0d6", (0, (1, 1, 4, 1)))),
     KnownMethod("infobatch", "InfoBatch", "InfoBatch", Look("#6a3fb5", "#bba0f5", (0, (6, 1, 1, 1)))),
     KnownMethod("d2ace", "D2ACE", "D2ACE", Look("#a03a00", "#ffa66b", (0, (3, 1)))),
-    KnownMethod("shuffled", "Shuffled", "Shuffled", Look("#7a7a7a", "#a8a8a8", (0, (1, 3)))),
+    KnownMethod("shuffled", "UBS, shuffled P", "Shuffled", Look("#7a7a7a", "#a8a8a8", (0, (1, 3)))),
     KnownMethod("ubs", "UBS", "UBS", Look("#c23b00", "#ff7433", "-", 2.3), "Ours"),
 )
 

@@ -18,10 +18,10 @@ from lightning_ubs.experiment.config import digest
 from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.experiment.record import Mode, RunIdentity
 from lightning_ubs.experiment.run import Run
-from lightning_ubs.experiment.selection import Selection, described, reseeded, strategy_of
+from lightning_ubs.experiment.selection import Selection, described, reseeded, strategy_of, with_strategy
 from lightning_ubs.experiment.training import train
 from lightning_ubs.methods import METHODS
-from lightning_ubs.strategies import Random, Strategy
+from lightning_ubs.strategies import Balance, Random, Shuffled, Strategy
 
 Modules = Callable[..., LightningModule] | Mapping[str, Callable[..., LightningModule]]
 """What makes a model for every run, or several that do by name."""
@@ -135,6 +135,28 @@ def named_selections(selections: Mapping[str, Selection] | Sequence[Selection] |
             )
     baseline = {name: one for name, one in selections.items() if isinstance(strategy_of(one), Random)}
     return {**(baseline or {"Random": Random()}), **selections}
+
+
+def with_controls(selections: Mapping[str, Selection]) -> dict[str, Selection]:
+    """The selections, and for each the controls that emphasize nothing.
+
+    These are its own probabilities dealt to random samples, and, where its epochs are shortened, plain shuffling with
+    as many samples in each.
+    """
+    found = dict(selections)
+    for label, selection in selections.items():
+        strategy = strategy_of(selection)
+        if isinstance(strategy, Random | Balance | Shuffled):
+            continue
+        dealt = Shuffled(strategy=copy.deepcopy(strategy), of=label)
+        found[f"{label}, shuffled P"] = (
+            with_strategy(selection, dealt) if isinstance(selection, BatchSelection) else dealt
+        )
+        size = getattr(selection, "epoch_size", None)
+        size = strategy.default_epoch_size if size is None else size
+        if size is not None:
+            found.setdefault(f"Random, {size:g} of an epoch", BatchSelection(Random(), epoch_size=size))
+    return found
 
 
 def fold_seed_pairs(data: Callable[..., Any], seeds: int | Sequence[int], folds: int | None) -> list[tuple[int, int]]:

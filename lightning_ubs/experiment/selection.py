@@ -14,7 +14,7 @@ from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import digest, telling_settings, unknown_key
 from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.methods import BASELINE, METHODS, find_method
-from lightning_ubs.strategies import Random, Strategy
+from lightning_ubs.strategies import Random, Shuffled, Strategy
 
 # Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
 _TOLD = ("warmup_epochs", "start_epoch", "end_epoch", "replacement", "epoch_size", "unbiased", "fill_last", "refresh")
@@ -25,7 +25,12 @@ NAMES = ("_target_", "name", "label", "variant")
 
 
 def batch_selection(
-    strategy: str, name: str | None = None, label: str | None = None, variant: str = "", **settings: Any
+    strategy: str,
+    name: str | None = None,
+    label: str | None = None,
+    variant: str = "",
+    of: str | None = None,
+    **settings: Any,
 ) -> BatchSelection:
     """The callback of this package's configurations; ``hydra.utils.instantiate`` calls it.
 
@@ -34,6 +39,7 @@ def batch_selection(
         name: in results; not used here.
         label: to display; not used here.
         variant: of an ablation; not used here.
+        of: label of the method that this is the control of: its probabilities are dealt to random samples.
         settings: arguments of the strategy and of :class:`BatchSelection`, side by side.
 
     >>> batch_selection("ubs", lambda1=0.6, warmup_epochs=3).start_epoch
@@ -43,7 +49,10 @@ def batch_selection(
     own, shared = split_settings(kind, settings)
     if shared.get("seed", 0) is None:  # a root configuration that leaves its seed open
         shared["seed"] = 0
-    return BatchSelection(kind(**own), **with_one_start(shared))
+    made = kind(**own)
+    if of is not None:
+        made = Shuffled(strategy=made.strategy if isinstance(made, Shuffled) else made, of=of)
+    return BatchSelection(made, **with_one_start(shared))
 
 
 def with_one_start(settings: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +86,10 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told
     parameters |= {name: digest(value.tolist()) for name, value in vars(strategy).items() if _tells(name, value)}
+    if isinstance(strategy, Shuffled):
+        whole = described(strategy.of, strategy.strategy)
+        parameters |= {f"strategy.{name}": value for name, value in whole["parameters"].items() if name not in told}
+        parameters |= {"strategy": whole["selection"]}
     if row is None:
         parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
     selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__
@@ -86,6 +99,17 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
 def strategy_of(selection: Selection) -> Strategy:
     """The strategy itself, or that of a callback."""
     return selection if isinstance(selection, Strategy) else selection.strategy
+
+
+def with_strategy(selection: BatchSelection, strategy: Strategy) -> BatchSelection:
+    """A new callback like ``selection`` with another strategy."""
+    arguments = constructor_arguments(selection)
+    if "strategy" not in arguments:
+        raise ConfigError(
+            f"{type(selection).__name__} does not take its strategy, so its control cannot be made; let its "
+            "constructor take strategy and keep it, or leave controls out."
+        )
+    return type(selection)(**copy.deepcopy(arguments | {"strategy": strategy}))
 
 
 def split_settings(strategy: type, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

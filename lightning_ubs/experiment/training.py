@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -28,6 +29,7 @@ from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder, first_selected
 from lightning_ubs.experiment.run import Run, versions
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.reading import training_labels
 
 # Logged beside the metrics, and none itself.
 _NO_METRICS = ("skipped_labels",)
@@ -86,6 +88,7 @@ def _train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Ru
         shape=_shape(trainer, selection, data),
         versions=versions(),
         started=begun.isoformat(timespec="seconds"),
+        split=split_of(training_labels(trainer)),
     )
     record = replace(record, warnings=(*_warnings(record), *_defects(data)))
     if run.trace:
@@ -97,6 +100,17 @@ def _train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Ru
             store.write_trace(record.key, **arrays)
             record = replace(record, trace=True)
     return record
+
+
+def split_of(labels: torch.Tensor | None) -> str:
+    """A digest of the training targets, which tells splits of the data apart; empty where they are not known.
+
+    >>> split_of(torch.tensor([0, 1])) == split_of(torch.tensor([0, 1])), split_of(None)
+    (True, '')
+    """
+    if labels is None:
+        return ""
+    return hashlib.sha256(labels.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def write_summary(record: RunRecord, folder: Path) -> Path:
@@ -214,8 +228,19 @@ def _shape(trainer: Trainer, selection: BatchSelection, data: LightningDataModul
         "d": getattr(data, "num_features", None),
         "q": selection.strategy.num_labels or getattr(data, "num_labels", None),
         "batches": trainer.num_training_batches,
+        "val": _validation_samples(trainer),
     }
     return {name: int(value) for name, value in known.items() if value is not None and math.isfinite(value)}
+
+
+def _validation_samples(trainer: Trainer) -> int | None:
+    """Samples of all validation loaders; None where one does not tell."""
+    loaders = trainer.val_dataloaders
+    loaders = loaders if isinstance(loaders, list | tuple) else [loaders]
+    try:
+        return sum(len(loader.dataset) for loader in loaders)
+    except (AttributeError, TypeError):
+        return None
 
 
 def _trace(recorder: Recorder, data: LightningDataModule) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from lightning_ubs.reading.dataset import Column, DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.reading.gradient import RowScaling
-from lightning_ubs.reading.reader import Observation, StepObserver
-from lightning_ubs.reading.source import Outputs
+from lightning_ubs.reading.reader import Observation, Outputs, Reading, StepReader, decode
 from lightning_ubs.reading.targets import Targets
 from lightning_ubs.reading.verification import Ids, IdVerification
 
@@ -14,9 +13,11 @@ __all__ = [
     "Ids",
     "Observation",
     "Outputs",
+    "Reading",
     "RowScaling",
-    "StepObserver",
+    "StepReader",
     "Targets",
+    "decode",
     "feature_matrix",
     "training_labels",
 ]

@@ -1,99 +1,243 @@
-"""Predictions and targets from what the loss was computed of: the autograd graph of the loss, while it exists."""
+"""The autograd graph of a loss, while it exists: what could be the predictions, and how the loss pulls at each.
+
+The only file of this room that reads private parts of torch (what autograd nodes saved, and the form of their results).
+"""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
-from lightning_ubs.reading.predictions import TRANSPARENT, Kind
-from lightning_ubs.reading.shapes import PICKING, as_rows
+from lightning_ubs.reading.predictions import Kind, as_rows
 
 # Nodes of a graph that are looked at before the search is given up.
 SEARCH_LIMIT = 50_000
 
-_BCE_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
-_BCE = "BinaryCrossEntropyBackward0"
-_LOG_SIGMOID = "LogSigmoidBackward0"
-LOG_SOFTMAX = "LogSoftmaxBackward0"
+_LOG_SIGMOID, _SOFTPLUS = "LogSigmoidBackward0", "SoftplusBackward0"
+_LOG_SOFTMAX = "LogSoftmaxBackward0"
 _NLL = ("NllLossBackward0", "NllLoss2DBackward0")
-_SPOKEN = {
-    _BCE_LOGITS: "binary_cross_entropy_with_logits",
-    _BCE: "binary_cross_entropy",
-    _LOG_SIGMOID: "logsigmoid",
-    LOG_SOFTMAX: "log_softmax",
-    _NLL[0]: "nll_loss or cross_entropy",
-    _NLL[1]: "a spatial nll_loss or cross_entropy",
+
+
+@dataclass(frozen=True)
+class _Term:
+    """What a kind of loss node tells: its name for users, what its predictions hold, and where it saved them."""
+
+    name: str
+    kind: Kind
+    saved: str = "_saved_self"
+
+
+_TERMS = {
+    "BinaryCrossEntropyWithLogitsBackward0": _Term("binary_cross_entropy_with_logits", Kind.LOGITS),
+    "BinaryCrossEntropyBackward0": _Term("binary_cross_entropy", Kind.PROBS),
+    "SoftMarginLossBackward0": _Term("soft_margin_loss", Kind.LOGITS),
+    _LOG_SIGMOID: _Term("logsigmoid", Kind.LOGITS),
+    _SOFTPLUS: _Term("softplus", Kind.LOGITS),
+    "SigmoidBackward0": _Term("sigmoid", Kind.PROBS, "_saved_result"),
+    _LOG_SOFTMAX: _Term("log_softmax", Kind.SOFTMAX, "_saved_result"),
+    "SoftmaxBackward0": _Term("softmax", Kind.PROBS, "_saved_result"),
+    # These hold log-probabilities, whose softmax are the probabilities, whether or not a log_softmax made them.
+    _NLL[0]: _Term("nll_loss or cross_entropy", Kind.SOFTMAX),
+    _NLL[1]: _Term("a spatial nll_loss or cross_entropy", Kind.SOFTMAX),
 }
-# Between the predictions and the loss node, these keep each value in its place.
-_ELEMENTWISE = {"SigmoidBackward0", "ClampBackward0", "ClampBackward1", LOG_SOFTMAX}
-_SAME_VALUES = TRANSPARENT | _ELEMENTWISE
-_SCALING = ("MulBackward", "DivBackward")
+# Half of a likelihood: alone they do not tell whether z or -z are the logits.
+_HALVES = (_LOG_SIGMOID, _SOFTPLUS)
+# What is computed below these makes the predictions; below the others predictions may be found again.
+_ENDS = frozenset(_TERMS) - {"BinaryCrossEntropyBackward0", *_NLL}
+_ACTIVATIONS = ("SigmoidBackward0", "SoftmaxBackward0", _LOG_SOFTMAX)
+_SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
+# What comes from one of these holds picked elements, not one label of each sample.
+_PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
+# Calling these again would run user code that is not meant to run twice, or free what the backward pass needs.
+_OPAQUE = ("CompiledFunctionBackward", "CheckpointFunctionBackward")
+
+_DEPTH = 8
+
+Edge = tuple[Any, int]
 
 
 @dataclass(frozen=True)
 class TermPlace:
-    """Where in the graph of a loss a term stands; holds no part of the graph.
+    """Where in the graph of a loss predictions stand; holds no part of the graph.
 
     Args:
-        node: name of the loss node.
+        node: name of the autograd node that holds them.
         way: from the loss to it, per step: (which input leads on, name of the node, names of its inputs).
-        shows_targets: whether the targets are read there as well.
+        turned: how many transpositions lie between the node and what has a row per sample.
+        negated: whether the node holds the predictions with the other sign.
+        mirrors: whether there is a node of z beside this one of -z.
     """
 
     node: str
     way: tuple[tuple[int, str, tuple[str, ...]], ...]
-    shows_targets: bool
+    turned: int = 0
+    negated: bool = False
+    mirrors: bool = False
 
     def __str__(self) -> str:
-        return _SPOKEN[self.node]
+        return _TERMS[self.node].name
 
 
 @dataclass(frozen=True)
-class LossTerm:
-    """What one loss node was computed of; holds no part of the graph.
+class Candidate:
+    """What may be the predictions of a step. Lives no longer than the step, because ``edge`` is part of its graph.
 
     Args:
-        place: where the node stands.
-        kind: what the predictions hold.
-        predictions: detached, (rows, q) if they fit the batch, else as they came.
-        targets: what they were compared with, (rows, q) or class indices (rows,); more than one where several terms
-            share the predictions, none where the graph does not tell.
-        fits: whether there is one row per sample.
-        origin: tells which terms read the same head; means nothing after the search.
-        factors: (number, exponent) by which it is scaled on its way into the loss; 1 for what is no number on the host.
+        place: where they stand.
+        kind: what they hold.
+        predictions: (rows, q), detached; None where the graph keeps only what was masked or scaled row by row.
+        shape: (rows, q), or that in which they came, if it has no row per sample.
+        targets: what the loss compares them with, (rows, q) or class indices (rows,); none where it does not tell.
+        edge: (node, number of its output) that gave the predictions.
     """
 
     place: TermPlace
     kind: Kind
-    predictions: Tensor
+    predictions: Tensor | None
+    shape: tuple[int, ...]
     targets: tuple[Tensor, ...]
+    edge: Edge
     fits: bool
-    origin: int = 0
-    factors: tuple[tuple[Tensor | float, int], ...] = ()
 
     @property
-    def weight(self) -> float:
-        """How much the term counts in the loss."""
-        return abs(math.prod(float(number) ** exponent for number, exponent in self.factors))
+    def origin(self) -> Edge:
+        """Tells which candidates read the same head, whatever its form or dtype."""
+        return origin(self.edge)
+
+    @property
+    def opposite(self) -> TermPlace | None:
+        """The same place with the other sign, if the loss does not tell the sign of the predictions."""
+        tells = self.place.node not in _HALVES or self.place.mirrors
+        return None if tells else replace(self.place, negated=not self.place.negated)
 
     def __str__(self) -> str:
-        return f"{self.place} of {list(self.predictions.shape)}"
+        return f"{self.place} of {list(self.shape)}"
 
 
-def search(loss: Tensor, rows: int) -> list[LossTerm]:
-    """Every loss term of the graph that shows predictions, the nearest to the loss first."""
-    graph = _Graph(loss)
-    return [_term(graph, node, rows) for node in graph.terms]
+class LossGraph:
+    """The graph of one backward pass, searched breadth-first, the nearest to the loss first.
+
+    Args:
+        loss: the loss, before its backward pass.
+        rows: number of samples of this process.
+    """
+
+    def __init__(self, loss: Tensor, rows: int) -> None:
+        self._loss, self._rows = loss, rows
+        self._parents: dict[Any, list[tuple[Any, int]]] = {}
+        terms: list[Any] = []
+        root: Any = loss.grad_fn
+        queue = deque([] if root is None else [root])
+        # Below a head only so many nodes are looked at as may lie between it and its loss node.
+        left, expanded = {root: SEARCH_LIMIT}, set[Any]()
+        while queue and len(left) < SEARCH_LIMIT:
+            node = queue.popleft()
+            depth = left[node]
+            if node.name() in _TERMS and depth == SEARCH_LIMIT and node not in terms:
+                terms.append(node)
+            if depth == SEARCH_LIMIT and node.name() in _ENDS:
+                depth = _DEPTH
+            below = depth if depth == SEARCH_LIMIT else depth - 1
+            for index, (child, _) in enumerate(node.next_functions if below >= 0 else ()):
+                if child is None:
+                    continue
+                if node not in expanded:
+                    self._parents.setdefault(child, []).append((node, index))
+                if below > left.get(child, -1):
+                    left[child] = below
+                    queue.append(child)
+            if below >= 0:
+                expanded.add(node)
+        self._plain = {node.next_functions[0][0] for node in terms if node.name() in _HALVES}
+        found = [one for node in terms for one in self._candidates(node)]
+        #: Everything that may be the predictions.
+        self.candidates = [one for one in found if one.fits]
+        #: What has no row per sample.
+        self.unfitting = [one for one in found if not one.fits]
+
+    def is_above(self, upper: Edge, lower: Edge) -> bool:
+        """Whether ``upper`` is computed from ``lower``, so that it is nearer to the loss."""
+        target, queue = lower[0], [upper[0]]
+        seen: set[Any] = set()
+        while queue and len(seen) < SEARCH_LIMIT:
+            for child, _ in queue.pop().next_functions:
+                if child is target:
+                    return True
+                if child is not None and child in self._parents and child not in seen:
+                    seen.add(child)
+                    queue.append(child)
+        return False
+
+    def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
+        """The gradient of the loss at each edge; None where nothing leads there that can be computed twice.
+
+        The nodes between are called one by one rather than by the engine of autograd, so that no hook of anyone runs,
+        nothing is accumulated or freed, and the backward pass that follows finds everything as it was.
+        """
+        wanted = {node for node, _ in edges}
+        between, queue = set(wanted), list(wanted)
+        while queue:
+            for parent, _ in self._parents.get(queue.pop(), ()):
+                if parent not in between:
+                    between.add(parent)
+                    queue.append(parent)
+        waiting = {node: sum(one in between for one, _ in self._parents.get(node, ())) for node in between}
+        arrived: dict[Any, dict[int, Tensor]] = {self._loss.grad_fn: {self._loss.output_nr: _ones(self._loss)}}
+        unknown: set[Any] = set()
+        ready = [node for node, count in waiting.items() if count == 0]
+        with torch.no_grad():
+            while ready:
+                node = ready.pop()
+                below = any(child in between for child, _ in node.next_functions if child is not None)
+                given = _call(node, arrived.get(node, {})) if below and node not in unknown else None
+                for index, (child, output) in enumerate(node.next_functions):
+                    if child is None or child not in between:
+                        continue
+                    gradient = None if given is None else given[index]
+                    if given is None:
+                        unknown.add(child)
+                    elif gradient is not None:
+                        _add(arrived.setdefault(child, {}), output, gradient, _form(child, output))
+                    waiting[child] -= 1
+                    if not waiting[child]:
+                        ready.append(child)
+        return [None if node in unknown else arrived.get(node, {}).get(output) for node, output in edges]
+
+    def pulled_edge(self, candidate: Candidate) -> Edge:
+        """Where all that the loss makes of a candidate's head was added up, if that has its form."""
+        below = candidate.origin
+        form = None if below[0] is None or below[0] not in self._parents else _form(*below)
+        turned = candidate.place.turned or form is None or tuple(form.shape) != candidate.shape
+        return candidate.edge if turned else below
+
+    def _candidates(self, node: Any) -> list[Candidate]:
+        below = node.next_functions[0][0]
+        of_negative = node.name() in _HALVES and below is not None and below.name() == "NegBackward0"
+        mirrors = of_negative and below.next_functions[0][0] in self._plain
+        place = TermPlace(node.name(), self._way_to(node), mirrors=mirrors)
+        parent, index = self._parents.get(node, [(None, -1)])[0]
+        found = [_candidate(node, parent, index, self._rows, place)]
+        if _turns(node):
+            found.append(_candidate(node, parent, index, self._rows, replace(place, turned=1)))
+        fitting = [one for one in found if one.fits]
+        return fitting or found[:1]
+
+    def _way_to(self, node: Any) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+        steps = [(-1, node.name(), _input_names(node))]
+        while node in self._parents:
+            node, index = self._parents[node][0]
+            steps.append((index, node.name(), _input_names(node)))
+        return tuple(reversed(steps))
 
 
-def follow(loss: Tensor, rows: int, place: TermPlace) -> LossTerm | None:
-    """The term at a place that an earlier search found; None if this loss is built another way."""
+def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
+    """What stands at a place that an earlier search found; None if this loss is built another way."""
     node: Any = loss.grad_fn
     parent, index = None, -1
     for slot, name, inputs in place.way:
@@ -102,173 +246,269 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> LossTerm | None:
         if slot >= 0:
             parent, index = node, slot
             node = node.next_functions[slot][0]
-    predictions = _matrix(node, _SAVED[place.node](node).detach(), rows)
-    if predictions is None:
-        return None
-    target = _target(node, parent, index) if place.shows_targets else None
-    targets = () if target is None else _shaped_like(target, predictions)
-    return LossTerm(place, _KINDS[place.node], predictions, targets, fits=True)
+    found = _candidate(node, parent, index, rows, place, may_mask=False)
+    return found if found.fits else None
 
 
-def loss_nodes(loss: Tensor, rows: int) -> list[tuple[Any, str, bool]]:
-    """(node, its name in words, whether it reads one row per sample) of every loss node; keep no node."""
-    saved = [(node, _SAVED[node.name()](node)) for node in _Graph(loss).terms]
-    return [
-        (
-            node,
-            f"{_SPOKEN[node.name()]} of {list(tensor.shape)}",
-            node.name() != _NLL[1] and _matrix(node, tensor, rows) is not None,
-        )
-        for node, tensor in saved
-    ]
+def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace, may_mask: bool = True) -> Candidate:
+    """What a loss node holds, in the form and order in which the model made it.
 
-
-def predictions_of(node: Any) -> tuple[Any, int]:
-    """(node, number of its output) whose result are the predictions of a loss node, with a row per sample."""
-    below, output = node.next_functions[0]
-    while below.next_functions and below.name() in _SAME_VALUES and not below.name().startswith("TBackward"):
-        below, output = below.next_functions[0]
-    return below, output
-
-
-class _Graph:
-    """Breadth-first search for loss nodes; lives only as long as one search, so that no node outlives the step."""
-
-    def __init__(self, loss: Tensor | None) -> None:
-        self.terms: list[Any] = []
-        self.parents: dict[Any, tuple[Any, int]] = {}
-        root: Any = None if loss is None else loss.grad_fn
-        queue = deque([] if root is None else [root])
-        seen = {root}
-        while queue and len(seen) < SEARCH_LIMIT:
-            node = queue.popleft()
-            if node.name() in _SPOKEN:
-                self.terms.append(node)
-                if node.name() not in _NLL:
-                    continue
-            for index, (child, _) in enumerate(node.next_functions):
-                if child is not None and child not in seen:
-                    seen.add(child)
-                    self.parents[child] = (node, index)
-                    queue.append(child)
-        self._drop_mirrors()
-
-    def _drop_mirrors(self) -> None:
-        """Leave out log-sigmoids of −z where there is one of z, but remember them."""
-        plain = {node.next_functions[0][0]: node for node in self.terms if node.name() == _LOG_SIGMOID}
-        self.mirrors: dict[Any, Any] = {}
-        for node in plain.values():
-            below = node.next_functions[0][0]
-            if below is not None and below.name() == "NegBackward0" and below.next_functions[0][0] in plain:
-                self.mirrors[plain[below.next_functions[0][0]]] = node
-        mirrored = set(self.mirrors.values())
-        self.terms = [node for node in self.terms if node not in mirrored]
-
-    def way_to(self, node: Any) -> Iterator[tuple[Any, int]]:
-        """The nodes from ``node`` up to the loss, each with the input that leads down."""
-        yield node, -1
-        while node in self.parents:
-            node, index = self.parents[node]
-            yield node, index
-
-
-def _term(graph: _Graph, node: Any, rows: int) -> LossTerm:
-    name = node.name()
-    tensor = _SAVED[name](node).detach()
-    predictions = None if name == _NLL[1] else _matrix(node, tensor, rows)
-    target = _target(node, *graph.parents.get(node, (None, -1)))
-    if name == _LOG_SIGMOID and target is not None and not _are_halves(graph, node, target):
-        target = None
-    targets = () if target is None or predictions is None else _shaped_like(target, predictions)
-    way = list(graph.way_to(node))
-    return LossTerm(
-        place=TermPlace(
-            name, tuple((index, step.name(), _input_names(step)) for step, index in reversed(way)), bool(targets)
-        ),
-        kind=_KINDS[name],
-        predictions=tensor if predictions is None else predictions,
-        targets=targets,
-        fits=predictions is not None,
-        origin=hash(_origin(node)[0]),
-        factors=tuple(_factor(step) for step, _ in way[1:] if step.name().startswith(_SCALING)),
+    Factors of zeros and ones are taken for a mask if they ``may_mask``, even if this batch masks nothing.
+    """
+    term = _TERMS[place.node]
+    saved: Tensor = getattr(node, term.saved).detach()
+    descent = _Descent(node, saved, rows, place, may_mask)
+    target = _target(node, parent, index)
+    targets = () if target is None or descent.matrix_shape is None else _shaped(target, saved, descent)
+    return Candidate(
+        place,
+        descent.kind,
+        descent.matrix(),
+        descent.matrix_shape or tuple(saved.shape),
+        targets,
+        descent.edge,
+        descent.matrix_shape is not None and place.node != _NLL[1],
     )
 
 
-_KINDS = {
-    _BCE_LOGITS: Kind.LOGITS,
-    _BCE: Kind.PROBS,
-    _LOG_SIGMOID: Kind.LOGITS,
-    LOG_SOFTMAX: Kind.SOFTMAX,
-    # These hold log-probabilities, whose softmax are the probabilities, whether or not a log_softmax made them.
-    _NLL[0]: Kind.SOFTMAX,
-    _NLL[1]: Kind.SOFTMAX,
-}
-_SAVED: dict[str, Callable[[Any], Tensor]] = dict.fromkeys(_KINDS, lambda node: node._saved_self) | {
-    LOG_SOFTMAX: lambda node: node._saved_result
-}
+class _Descent:
+    """From a loss node down to the head: past changes of form, and past what scales or masks it sample by sample.
+
+    Args:
+        node: the loss node.
+        saved: the predictions as it saved them.
+        rows: number of samples.
+        place: how many transpositions to pass, and whether the sign is to be changed.
+        may_mask: whether a product with ones may be a mask that hides nothing in this batch.
+    """
+
+    def __init__(self, node: Any, saved: Tensor, rows: int, place: TermPlace, may_mask: bool) -> None:
+        self.rows = rows
+        self.forms: list[Callable[[Tensor], Tensor]] = []
+        self.kind = _TERMS[place.node].kind
+        self._value: Tensor | None = -saved if place.negated else saved
+        self.shape = tuple(saved.shape)
+        edge: Edge = node.next_functions[0]
+        if place.node in _ACTIVATIONS:
+            base, _ = _product(edge, rows, self.shape)
+            if base is None:
+                edge = (node, 0)
+            else:  # what the activation gives is masked or scaled row by row, the head below is not
+                self._value, edge = None, base
+                self.kind = Kind.LOGITS if place.node == "SigmoidBackward0" else Kind.SOFTMAX
+        turned = 0
+        matrix, at = self._as_matrix(edge), edge
+        while edge[0] is not None and edge[0].next_functions and edge[0] is not node:
+            below, name = edge[0], edge[0].name()
+            undo = _undo(below)
+            if undo is not None:
+                turned += name.startswith(_TURNING)
+                if turned > place.turned:
+                    break
+                self.forms.append(undo)
+                self.shape = tuple(undo(torch.empty(self.shape, device="meta")).shape)
+                self._value = None if self._value is None else undo(self._value)
+            elif name == "NegBackward0" and place.mirrors:
+                self._value = None if self._value is None else -self._value
+                place = replace(place, mirrors=False)
+            elif not name.startswith(_SAME_VALUES):
+                base, factor = _product(edge, rows, self.shape)
+                if base is None:
+                    break
+                self._value = _divided(self._value, factor, may_mask)
+                edge = base
+                at, matrix = edge, self._as_matrix(edge)
+                continue
+            edge = below.next_functions[0]
+            if (found := self._as_matrix(edge)) is not None:
+                at, matrix = edge, found
+            elif matrix is not None:
+                break
+        if matrix is not None and matrix[1] == 1 and edge[0] is not None and edge[0].name().startswith(_PICKING):
+            matrix = None
+        self.edge, self.matrix_shape = at, matrix
+
+    def matrix(self) -> Tensor | None:
+        """The predictions as (rows, q); None if the graph does not keep them."""
+        if self._value is None or self.matrix_shape is None:
+            return self._value
+        return self._value.reshape(self.matrix_shape)
+
+    def _as_matrix(self, edge: Edge) -> tuple[int, ...] | None:
+        """(rows, q) if what stands here holds the same labels of each sample."""
+        found = as_rows(torch.empty(self.shape, device="meta"), self.rows)
+        if found is None or edge[0] is None:
+            return None
+        return tuple(found.shape)
+
+
+_TURNING = ("TBackward", "Transpose", "Permute")
+
+
+def _turns(node: Any) -> bool:
+    """Whether a transposition is among the changes of form right below a node."""
+    below = node.next_functions[0][0]
+    while below is not None and below.next_functions:
+        if below.name().startswith(_TURNING):
+            return True
+        if _undo(below) is None and not below.name().startswith(_SAME_VALUES):
+            return False
+        below = below.next_functions[0][0]
+    return False
+
+
+def _undo(node: Any) -> Callable[[Tensor], Tensor] | None:
+    """What gives the input of a node back from its result, if the node only changes the form."""
+    name = node.name().partition("Backward")[0]
+    if name in ("View", "UnsafeView", "ReshapeAlias", "Squeeze"):
+        sizes = getattr(node, "_saved_self_sym_sizes", None)
+        return None if sizes is None else lambda tensor: tensor.reshape(tuple(sizes))
+    if name == "Unsqueeze":
+        return lambda tensor: tensor.squeeze(_signed(node._saved_dim))
+    if name == "T":
+        return lambda tensor: tensor.t()
+    if name == "Transpose":
+        return lambda tensor: tensor.transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))
+    if name == "Permute":
+        order = [_signed(dim) for dim in node._saved_dims]
+        return lambda tensor: tensor.permute(tuple(sorted(range(len(order)), key=lambda i: order[i] % len(order))))
+    return None
+
+
+def _signed(number: int) -> int:
+    """Negative axes are shown as unsigned numbers."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _product(edge: Edge, rows: int, shape: tuple[int, ...]) -> tuple[Edge | None, Tensor | None]:
+    """(head, factor) where what stands at an edge is a head times numbers that depend on the sample and need no grad.
+
+    Missing labels that are masked, and logits that are scaled by their targets, are such products. The factor is None
+    where the head cannot be told from the product. Numbers that are the same for all samples belong to the model.
+    """
+    base, factor, by_sample = _linear(edge, rows, len(shape))
+    same_form = base[0] is not None and (form := _form(*base)) is not None and tuple(form.shape) == shape
+    return (base, factor) if by_sample and same_form else (None, None)
+
+
+def _linear(edge: Edge, rows: int, ndim: int) -> tuple[Edge, Tensor | None, bool]:
+    node = edge[0]
+    name = "" if node is None else node.name()
+    here = edge, torch.ones(()), False
+    inputs = [] if node is None else list(node.next_functions)
+    live = [i for i, (child, _) in enumerate(inputs) if child is not None]
+    if name in ("MulBackward0", "DivBackward0") and len(live) == 1 and not (name[0] == "D" and live[0] == 1):
+        number = node._saved_self if live[0] else node._saved_other
+        if not isinstance(number, Tensor):
+            return here
+        base, factor, by_sample = _linear(inputs[live[0]], rows, ndim)
+        own = number.detach()
+        factor = (
+            None if factor is None else factor.to(own.device) * own if name[0] == "M" else factor.to(own.device) / own
+        )
+        return base, factor, by_sample or _is_by_sample(own, rows, ndim)
+    if name in ("MaskedFillBackward0", "WhereBackward0") and len(live) == 1:
+        mask = node._saved_mask if name[0] == "M" else node._saved_condition
+        base, _, by_sample = _linear(inputs[live[0]], rows, ndim)
+        if by_sample or _is_by_sample(mask, rows, ndim):
+            return base, None, True
+    if name in ("AddBackward0", "SubBackward0") and len(live) == 2:
+        (first, one, a), (second, other, b) = (_linear(child, rows, ndim) for child in inputs)
+        if first == second and (a or b):
+            known = one is not None and other is not None and node._saved_alpha == 1
+            if one is None or other is None or not known:
+                return first, None, True
+            return first, one.to(other.device) + (other if name[0] == "A" else -other), True
+    if name == "WhereBackward0" and len(live) == 2:
+        (first, one, _), (second, other, _) = (_linear(child, rows, ndim) for child in inputs)
+        condition = node._saved_condition
+        if first == second and one is not None and other is not None and _is_by_sample(condition, rows, ndim):
+            return first, torch.where(condition, one.to(condition.device), other.to(condition.device)), True
+    return here
+
+
+def _is_by_sample(operand: Tensor, rows: int, ndim: int) -> bool:
+    """Whether an operand has numbers of its own for each sample."""
+    if operand.ndim != ndim or rows < 2 or operand.numel() < rows:
+        return False
+    return operand.shape[0] == rows if ndim > 1 else operand.numel() % rows == 0
+
+
+def _divided(value: Tensor | None, factor: Tensor | None, may_mask: bool) -> Tensor | None:
+    """The head, unless some of it was masked; waits for the device."""
+    if value is None or factor is None or not bool((factor != 0).all()):
+        return None
+    if may_mask and bool((factor == 1).all()):
+        return None
+    return (value / factor.to(value.device)).to(value.dtype)
+
+
+def origin(edge: Edge) -> Edge:
+    """The head below an edge: what it is but for its form, its dtype and a sigmoid or softmax."""
+    node = edge[0]
+    while node is not None and node.next_functions:
+        passes = node.name() in _ACTIVATIONS or node.name().startswith(_SAME_VALUES) or _undo(node) is not None
+        if not passes:
+            break
+        edge = node.next_functions[0]
+        node = edge[0]
+    return edge
 
 
 def _target(node: Any, parent: Any, index: int) -> Tensor | None:
-    """What the node compares its predictions with; ``parent`` reads it as its input number ``index``."""
-    if node.name() not in (_LOG_SIGMOID, LOG_SOFTMAX):
+    """What a node compares its predictions with; ``parent`` reads it as its input number ``index``."""
+    if hasattr(node, "_saved_target"):
         target: Tensor = node._saved_target.detach()
         return target
-    if parent is None or parent.name() != "MulBackward0":
+    if node.name() not in (_LOG_SIGMOID, _LOG_SOFTMAX) or parent is None or parent.name() != "MulBackward0":
         return None
     factor = parent._saved_self if index else parent._saved_other
-    return factor if isinstance(factor, Tensor) and not factor.requires_grad else None
+    if not isinstance(factor, Tensor) or factor.requires_grad or not factor.ndim:
+        return None
+    # Weights are not negative: a minus before the targets belongs to the loss.
+    return factor.detach().abs()
 
 
-def _are_halves(graph: _Graph, node: Any, target: Tensor) -> bool:
-    """Whether log-sigmoids of z and −z are weighted by y and 1 − y, so that y are the targets; waits for the device."""
-    mirror = graph.mirrors.get(node)
-    other = None if mirror is None else _target(mirror, *graph.parents.get(mirror, (None, -1)))
-    return (
-        other is not None
-        and other.shape == target.shape
-        and bool(torch.allclose(other + target, torch.ones(()).to(target)))
-    )
-
-
-def _shaped_like(target: Tensor, predictions: Tensor) -> tuple[Tensor, ...]:
-    """The targets as (rows, q), or as class indices (rows,); nothing if they are of another shape."""
-    if target.ndim == 1 and len(target) == len(predictions) and not target.is_floating_point():
+def _shaped(target: Tensor, saved: Tensor, descent: _Descent) -> tuple[Tensor, ...]:
+    """The targets in the form of the predictions, or as class indices (rows,); nothing if they are of another shape."""
+    assert descent.matrix_shape is not None
+    if target.ndim == 1 and len(target) == descent.rows and not target.is_floating_point():
         return (target,)
-    if target.shape == predictions.shape:
-        return (target,)
-    return (target.reshape(predictions.shape),) if target.numel() == predictions.numel() else ()
+    if target.shape != saved.shape:
+        return ()
+    for undo in descent.forms:
+        target = undo(target)
+    return (target.reshape(descent.matrix_shape),)
 
 
-def _matrix(node: Any, tensor: Tensor, rows: int) -> Tensor | None:
-    """The predictions of a loss node as (rows, q), if they hold the same labels of each sample."""
-    if tensor.ndim == 2 and tensor.shape[1] > 1:
-        return as_rows(tensor, rows)
-    (below, _), made_by = _origin(node)
-    matrix = as_rows(tensor, rows, made_by)
-    is_picked = below is not None and below.name().startswith(PICKING)
-    return None if matrix is not None and matrix.shape[1] == 1 and is_picked else matrix
+def _call(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...] | None:
+    """What a node gives its inputs; None where that cannot be asked of it."""
+    if not node.next_functions or node.name() in _OPAQUE:
+        return None
+    given = tuple(arrived.get(i) for i in range(len(node._input_metadata)))
+    try:
+        call: Callable[..., Any] = node.apply if isinstance(node, BackwardCFunction) else node
+        results = call(*given)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
 
 
-def _origin(node: Any) -> tuple[tuple[Any, int], Any]:
-    """(node and output that the predictions are, whatever their form or dtype; the node that gave them their form)."""
-    below, output = node.next_functions[0]
-    made_by = None
-    while below is not None and below.next_functions and below.name() in _SAME_VALUES:
-        if made_by is None and below.name() not in _ELEMENTWISE and not below.name().startswith(("ToCopy", "Clone")):
-            made_by = below
-        below, output = below.next_functions[0]
-    return (below, output), made_by or below
+def _form(node: Any, output: int) -> Any:
+    forms = node._input_metadata
+    return forms[output] if output < len(forms) else None
 
 
-def _factor(node: Any) -> tuple[Tensor | float, int]:
-    """The number by which a multiplication (exponent 1) or division (−1) scales the loss."""
-    for name in ("_saved_other", "_saved_self"):
-        saved = getattr(node, name, None)
-        if isinstance(saved, Tensor) and (saved.ndim or saved.device.type != "cpu" or saved.requires_grad):
-            continue
-        if saved is not None:
-            return saved, -1 if node.name().startswith("Div") else 1
-    return 1.0, 1
+def _add(arrived: dict[int, Tensor], output: int, gradient: Tensor, form: Any) -> None:
+    """Add a gradient to what arrived before, in the form of the result that it belongs to, as autograd does."""
+    if form is not None:
+        gradient = gradient.sum_to_size(tuple(form.shape)) if gradient.shape != form.shape else gradient
+        gradient = gradient.to(form.dtype)
+    arrived[output] = arrived[output] + gradient if output in arrived else gradient
+
+
+def _ones(loss: Tensor) -> Tensor:
+    return torch.ones_like(loss.detach())
 
 
 def _input_names(node: Any) -> tuple[str, ...]:

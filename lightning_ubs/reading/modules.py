@@ -48,10 +48,10 @@ class ModuleWatch:
         self.seen: list[Seen] = []
         self._handle: RemovableHandle | None = None
 
-    def start(self, module: Module | None) -> None:
-        """Watch one module, or all if none is given."""
+    def start(self, module: Module | None, named: bool = False) -> None:
+        """Watch one module, or all if none is given; ``named`` if a part of its output is asked for by name."""
         self.forget()
-        hook = _Hook(self.seen)
+        hook = _Hook(self.seen, named)
         self._handle = register_module_forward_hook(hook) if module is None else module.register_forward_hook(hook)
 
     def stop(self) -> None:
@@ -69,14 +69,14 @@ class ModuleWatch:
 class _Hook:
     """A forward hook without a closure, so that a module that carries it can be copied and pickled."""
 
-    def __init__(self, seen: list[Seen] | None = None) -> None:
-        self._seen = seen
+    def __init__(self, seen: list[Seen] | None = None, named: bool = False) -> None:
+        self._seen, self._named = seen, named
 
     def __call__(self, module: Module, inputs: Any, output: Any) -> None:
         # While a graph is being compiled or exported there is nothing to remember.
         if self._seen is None or torch.compiler.is_compiling():
             return
-        every = tuple(parts(output))
+        every = tuple(parts(output, self._named))
         # Feature maps are not kept alive: predictions have at most two axes that are longer than one.
         small = tuple(part for part in every if sum(size != 1 for size in part.tensor.shape) <= 2)
         shapes = ", ".join(str(list(part.tensor.shape)) for part in every)
@@ -99,12 +99,18 @@ def find(value: Any) -> Found | None:
     return None
 
 
-def parts(value: Any) -> Iterator[Found]:
-    """Every tensor of an output: the predictions by name if there are some, else all parts of a tuple, list or dict."""
-    if (found := find(value)) is not None:
+def parts(value: Any, every: bool = False) -> Iterator[Found]:
+    """Every tensor of an output: the predictions by name if there are some, else all parts of a tuple, list or dict.
+
+    With ``every``, the other parts as well.
+    """
+    if (found := find(value)) is not None and not (every and found.part):
         yield found
     elif isinstance(value, Mapping):
-        yield from (Found(inner, part=str(key)) for key, inner in value.items() if isinstance(inner, Tensor))
+        kinds = {str(kind): kind for kind in (Kind.PROBS, Kind.LOGITS)}
+        yield from (
+            Found(inner, kinds.get(str(key)), str(key)) for key, inner in value.items() if isinstance(inner, Tensor)
+        )
     elif isinstance(value, list | tuple):
         yield from (Found(inner, part=str(i)) for i, inner in enumerate(value) if isinstance(inner, Tensor))
 
@@ -112,6 +118,21 @@ def parts(value: Any) -> Iterator[Found]:
 def names_of(module: LightningModule) -> dict[Module, str]:
     """The name of each submodule; the module's own is empty."""
     return {part: name for name, part in module.named_modules()}
+
+
+def module_part(module: LightningModule, asked: str) -> tuple[Module, str, str]:
+    """(module, its name, part of its output) of ``"net"``, ``"net[logits]"``, ``"net[0]"`` or ``"net.logits"``."""
+    name, bracket, part = asked.removesuffix("]").partition("[")
+    if bracket:
+        return submodule(module, name), name, part
+    try:
+        return module.get_submodule(asked), asked, ""
+    except AttributeError:
+        name, _, part = asked.rpartition(".")
+    try:
+        return module.get_submodule(name) if name else submodule(module, asked), name, part
+    except AttributeError:
+        return submodule(module, asked), asked, ""
 
 
 def submodule(module: LightningModule, name: str) -> Module:

@@ -1,4 +1,4 @@
-"""What a tensor of predictions holds, and how it becomes probabilities."""
+"""What a tensor of predictions holds, how it becomes one row per sample, and how it becomes probabilities."""
 
 from __future__ import annotations
 
@@ -91,6 +91,22 @@ def kind_by_values(raw: Tensor, where: str) -> Kind:
         f"the predictions in {where} {seen} in the first batch, so their kind is ambiguous; pass kind='logits', "
         "'probs', 'softmax' or 'log_probs'."
     )
+
+
+def as_rows(tensor: Tensor, rows: int) -> Tensor | None:
+    """The tensor as (rows, q); None if it is no floating-point matrix with a row per sample.
+
+    ``[rows]`` is one label, and axes of length one are dropped.
+
+    >>> as_rows(torch.zeros(4, 3, 1), 4).shape, as_rows(torch.zeros(4), 4).shape, as_rows(torch.zeros(12), 4)
+    (torch.Size([4, 3]), torch.Size([4, 1]), None)
+    """
+    if not tensor.is_floating_point() or tensor.ndim == 0 or tensor.shape[0] != rows:
+        return None
+    wide = [size for size in tensor.shape[1:] if size != 1]
+    if tensor.ndim == 2:
+        return tensor
+    return None if len(wide) > 1 else tensor.reshape(rows, wide[0] if wide else 1)
 
 
 def to_probabilities(raw: Tensor, kind: Kind, sizes: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:

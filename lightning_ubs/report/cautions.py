@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 
 from lightning_ubs.report.method import clean
 from lightning_ubs.report.results import Results, Run
-from lightning_ubs.report.words import join, runs_of
+from lightning_ubs.report.words import count_of, join, runs_of
 
 _MOST_NAMED = 5
+#: Fewer pairs of runs, or fewer validation samples, are warned of.
+MIN_PAIRS = 5
+MIN_VALIDATION = 200
 # What a run says of itself and is said above once for all runs, with their number.
 _SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
 
@@ -17,7 +20,17 @@ _SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as p
 def find_cautions(results: Results) -> list[str]:
     """Every warning that concerns the result, each a sentence or two with the way out."""
     found: list[str] = []
-    for check in (_nothing_selected, _best_in_warm_up, _not_converged, _defective, _versions, _repeated, _metrics):
+    for check in (
+        _few_pairs,
+        _small_validation,
+        _nothing_selected,
+        _best_in_warm_up,
+        _not_converged,
+        _defective,
+        _versions,
+        _repeated,
+        _metrics,
+    ):
         found += check(results)
     if results.failed:
         total = len(results.runs) + len(results.failed)
@@ -33,6 +46,24 @@ def find_cautions(results: Results) -> list[str]:
     )
     found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
     return found
+
+
+def _few_pairs(results: Results) -> Iterator[str]:
+    pairs = [len(results.pairs(*methods)) for methods in results.comparisons]
+    if pairs and min(pairs) < MIN_PAIRS:
+        yield (
+            f"Few pairs: {count_of(min(pairs), 'pair')} of runs can show large differences only. Use more seeds, each "
+            "with its own split of the data, or more folds."
+        )
+
+
+def _small_validation(results: Results) -> Iterator[str]:
+    sizes = [size for run in results.runs if (size := run.record.shape.get("val"))]
+    if sizes and min(sizes) < MIN_VALIDATION:
+        yield (
+            f"A small validation set of {count_of(min(sizes), 'sample')} chooses the best epoch, so chance chooses "
+            "with it. Hold out more samples for validation, or repeat over more splits."
+        )
 
 
 def _nothing_selected(results: Results) -> Iterator[str]:
@@ -104,12 +135,12 @@ def _metrics(results: Results) -> Iterator[str]:
     if untested:
         yield (
             f"{join(untested)}: values are of the validation set in the best epoch, because no test step logged them; "
-            "they are better than on new data. Log them as test_NAME in test_step."
+            "they are more favorable than on new data. Log them as test_NAME in test_step."
         )
     unknown = [metric.title for metric in results.metrics if metric.higher_is_better is None]
     if unknown:
         yield (
-            f"{join(unknown)}: the better direction is unknown, so there are neither ranks nor a verdict. Log a "
+            f"{join(unknown)}: which direction is good is unknown, so there are neither ranks nor a verdict. Log a "
             "torchmetrics metric that knows its direction, or monitor it with mode=max or mode=min."
         )
     monitors = Counter((run.record.monitor, run.record.mode) for run in results.runs)

@@ -241,16 +241,15 @@ class Evidence:
         """One-sided p-value, doubled as in a two-sided test, that the mean lies above ``bound``."""
         return self.p(bound) if self.mean > bound else 1.0
 
-    @property
-    def missed(self) -> float:
+    def missed(self, confidence: float = 0.95) -> float:
         """The difference below which fewer than half of such comparisons would show it; NaN if unknown."""
-        return t_quantile(0.975, self.units - 1) * self.error() if self.units > 1 else math.nan
+        return t_quantile(0.5 + confidence / 2, self.units - 1) * self.error() if self.units > 1 else math.nan
 
-    def needed(self, difference: float) -> int | None:
+    def needed(self, difference: float, confidence: float = 0.95) -> int | None:
         """Units of which four in five comparisons would show this difference; None if unknown.
 
         >>> Evidence(np.array([0.0, 1.0, 2.0, 3.0]), "splits").needed(1.0)
-        15
+        16
         """
         if self.units < 2 or difference == 0 or not self.spread > 0:
             return None
@@ -258,9 +257,9 @@ class Evidence:
         size = spread / abs(difference)
         if size > 1e4:
             return None
-        count = max(MIN_UNITS, math.ceil((1.96 + 0.842) ** 2 * size**2))
+        count, level = 10 * MIN_UNITS, 0.5 + confidence / 2
         for _ in range(20):  # the quantiles depend on the count, which settles at once
-            factor = t_quantile(0.975, count - 1) + t_quantile(POWER, count - 1)
+            factor = t_quantile(level, count - 1) + t_quantile(POWER, count - 1)
             new = max(MIN_UNITS, math.ceil(factor**2 * size**2))
             if new == count:
                 break

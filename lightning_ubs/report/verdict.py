@@ -127,7 +127,7 @@ class Verdict:
     def _qualified(self) -> list[str]:
         evidence, found = self.primary.evidence, []
         if self.answer == "undecided":
-            found.append(power_sentence(evidence))
+            found.append(power_sentence(evidence, 1 - _ALPHA / self.divisor))
         overlap = overlap_of(evidence)
         if overlap and math.isfinite(self.interval.low):
             cautious = evidence.interval(1 - _ALPHA / self.divisor, overlap)
@@ -247,15 +247,17 @@ def scope(evidence: Evidence, places: Sequence[str]) -> str:
     return f"over {count_of(evidence.splits, 'split')}, on these {evidence.datasets} datasets{first}"
 
 
-def power_sentence(evidence: Evidence) -> str:
+def power_sentence(evidence: Evidence, confidence: float = 0.95) -> str:
     """Which differences such a comparison would miss, and how much more it would take to show the one seen."""
     if evidence.units < MIN_UNITS:
         return (
             f"Fewer than {MIN_UNITS} units of evidence allow no answer; 10 seeds, each with its own split, are usual."
         )
     noun = {"datasets": "datasets", "splits": "runs", "seeds": "runs"}[evidence.kind]
-    text = f"With {evidence.units} {noun} a difference below {plain(evidence.missed)} would mostly be missed"
-    needed = evidence.needed(evidence.mean)
+    text = (
+        f"With {evidence.units} {noun} a difference below {plain(evidence.missed(confidence))} would mostly be missed"
+    )
+    needed = evidence.needed(evidence.mean, confidence)
     if needed is None or needed <= evidence.units:
         return f"{text}."
     return f"{text}; about {needed} {noun} would show {plain(abs(evidence.mean))}."

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
 
-from torch import Tensor
+from lightning_ubs.reading import Observation, Reading, decode
 
 # Batches, and cells of predictions, that are learnt together.
 _BATCHES, _CELLS = 32, 2**20
-
-
-class Predictions(Protocol):
-    """What steps showed of global batches that follow each other, in the order of their planned ids."""
-
-    @property
-    def probs(self) -> Tensor:
-        """(rows, q) probabilities."""
-
-    @property
-    def usable(self) -> Tensor:
-        """(rows,) whether a row holds numbers."""
-
-    @property
-    def targets(self) -> Tensor | None:
-        """(rows, q) true labels, if the strategy reads them."""
-
-
-class Reading(Protocol):
-    """Predictions of a global batch that are still to be made probabilities."""
-
-    @property
-    def raw(self) -> Tensor:
-        """(b, q) as they came."""
-
-    @property
-    def observe(self) -> Callable[[Sequence[Any]], Predictions]:
-        """Gives the probabilities of several such readings, one behind the other."""
 
 
 class LearningQueue:
@@ -49,7 +20,7 @@ class LearningQueue:
         learn: takes the number of the first of some batches that follow each other, and their predictions.
     """
 
-    def __init__(self, learn: Callable[[int, Predictions], None]) -> None:
+    def __init__(self, learn: Callable[[int, Observation], None]) -> None:
         self._learn = learn
         self._waiting: list[tuple[int, Reading]] = []
 
@@ -66,7 +37,7 @@ class LearningQueue:
         waiting, self._waiting = self._waiting, []
         if waiting:
             batches, readings = zip(*waiting, strict=True)
-            self._learn(batches[0], readings[0].observe(readings))
+            self._learn(batches[0], decode(readings))
 
     def clear(self) -> None:
         """Forget all that wait."""

@@ -98,6 +98,11 @@ class EpochPlan:
         self.ids = ids
         self.layout = layout
 
+    @property
+    def num_draws(self) -> int:
+        """Samples in the epoch."""
+        return len(self.ids)
+
     def __len__(self) -> int:
         return self.layout.num_batches
 

@@ -174,7 +174,10 @@ class FitSession:
             self._check_size()
             if self.callback.refresh is not None and epoch > 0 and self._loader is not None:
                 self.callback.predict_all(epoch, self._loader)
-        return self.selector.prepare(epoch, self._share)
+        plan = self.selector.prepare(epoch, self._share)
+        if self.selector.strategy.decides_size and self._phase is not Phase.WAITING:
+            _lightning.set_epoch_length(self.trainer, len(plan))
+        return plan
 
     def start_batch(self, batch: int) -> None:
         """Begin batch ``batch``; the first one of a resumed run compares the checkpoint with this run."""
@@ -291,6 +294,7 @@ class FitSession:
                 f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
                 "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
             )
+        selector.see_dataset(dataloader.dataset)
         if self.dataset is None:
             shard = shard_of(self.callback.memory, layout, trainer.strategy.root_device)
             self._prepare_strategy(dataloader, shard)

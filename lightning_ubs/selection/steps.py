@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.reading import DatasetLabels, IdVerification, RowScaling, StepObserver
+from lightning_ubs.reading import DatasetLabels, IdVerification, RowScaling, StepReader, decode
 from lightning_ubs.selection._lightning import current_batch, fetched_batch, fetches_in_step, skips_backward
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import Unbiased
@@ -28,7 +28,7 @@ class TrainingSteps:
 
     Args:
         selector: learns from the predictions.
-        observer: reads them.
+        reader: reads them.
         verification: compares planned ids with those of a batch.
         unbiased: how far gradients are weighed against P.
         refresh: predictions of passes of their own, instead of those of the steps.
@@ -37,12 +37,12 @@ class TrainingSteps:
     def __init__(
         self,
         selector: Selector,
-        observer: StepObserver,
+        reader: StepReader,
         verification: IdVerification,
         unbiased: Unbiased,
         refresh: EvaluationPass | None,
     ) -> None:
-        self.observer = observer
+        self.reader = reader
         self._selector = selector
         self._strategy = selector.strategy
         self.verification = verification
@@ -55,33 +55,38 @@ class TrainingSteps:
         self._optimizer_steps: int | None = None
         self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
+        self._batch: Any = None
+        # Epochs and resumed ones: where the proof is checked again.
+        self._begins_epoch, self._first_batch = True, 0
 
     def begin_fit(self, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
-        self.observer.attach(module)
+        self.reader.attach(module)
         self._scaling.begin_fit()
         self._optimizer_steps = None
         self._is_backward_seen = self._is_any_backward_seen = False
         if not continues:
             self.verification.forget()
-        self._announced = False
+        self._announced, self._begins_epoch = False, True
 
     def end_fit(self) -> None:
         """Learn what is left, keep nothing else of the fit, and leave its module as it was found."""
         self._selector.settle()
-        self.observer.detach()
+        self.reader.forget()
         self.verification.begin(None)
         self._scaling.stop()
         self._weights.forget()
-        self._current = None
+        self._current = self._batch = None
 
     def see_dataset(self, labels: DatasetLabels) -> None:
         """The train dataset is known, with what it shows of its labels."""
         self.verification.begin(labels)
-        self.observer.expect(self._strategy.num_labels or labels.num_labels)
+        is_shown = labels.column is not None
+        self.reader.expect(self.verification.labels_of, is_shown, self._strategy.num_labels or labels.num_labels)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
         """An epoch begins; its weights are computed now, so that no step waits for them."""
+        self._begins_epoch = True
         if self._unbiased:
             self._weights.of_plan(plan)
             self._scaling.begin_epoch()
@@ -91,6 +96,9 @@ class TrainingSteps:
         k = current_batch(session.trainer)
         session.start_batch(k)
         self._has_backward = False
+        self._batch = batch
+        if self._begins_epoch:
+            self._begins_epoch, self._first_batch = False, k
         if self._optimizer_steps is None:
             self._optimizer_steps = session.trainer.global_step
         if session.own_batch(batch) is None and not fetches_in_step(session.trainer):
@@ -98,7 +106,7 @@ class TrainingSteps:
             return
         self._current = session.plan, k, module.device
         if self._reads_steps:
-            self.observer.start_step()
+            self.reader.start()
         if not fetches_in_step(session.trainer):
             self._verify(session, k, batch)
 
@@ -112,9 +120,18 @@ class TrainingSteps:
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
         verifying = self.verification.is_due
         if self._reads_steps or verifying:
-            self.observer.before_backward(module, loss, plan.rank_size(k), verifying)
+            batch = fetched_batch(session.trainer) if fetches_in_step(session.trainer) else self._batch
+            first = k == self._first_batch
+            self.reader.see_loss(
+                loss,
+                plan.rank_size(k),
+                session.own_batch(batch),
+                plan[k],
+                check=verifying or first,
+                for_targets=verifying,
+            )
         if verifying:
-            self.verification.check_targets(self.observer.loss_targets)
+            self.verification.check_targets(self.reader.loss_targets)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
 
@@ -137,7 +154,8 @@ class TrainingSteps:
             if self._reads_steps and not skips_backward(session.trainer):
                 self._read(session.plan, k, module, outputs, batch)
             self._selector.finish_batch(k)
-        self.observer.drop_step()
+        self._batch = None
+        self.reader.end()
 
     def _check_backward(self, optimizer_steps: int, module: LightningModule) -> None:
         """Refuse backward passes by hand that no hook shows, so that nothing is weighed in them."""
@@ -154,15 +172,17 @@ class TrainingSteps:
 
     def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
         """Read what the step predicted; the first one is learnt at once, to tell what is read."""
-        reading = self.observer.read(plan, k, module, outputs, batch)
+        reading = self.reader.read(plan, k, module, outputs, batch)
+        if reading is None:
+            return
         if self._announced:
             self._selector.learn_later(k, reading)
             return
-        seen = reading.observe([reading])
+        seen = decode([reading])
         if self._refresh is None:
             self._selector.learn(k, seen)
         self._announced = True
-        rank_zero_info(self.observer.announcement(self._strategy, seen, self._selector.compact))
+        rank_zero_info(self.reader.announcement(self._strategy, seen, self._selector.compact))
 
     def check_epoch(self) -> None:
         """Stop at the end of an epoch in which a prediction was not a number; the state is not touched by it."""
@@ -178,7 +198,7 @@ class TrainingSteps:
             )
         fault = self._selector.first_fault()
         if fault is not None:
-            allowed = "in [0, 1]" if self.observer.kind == "probs" else "finite"
+            allowed = "in [0, 1]" if self.reader.kind == "probs" else "finite"
             raise SelectionError(
                 f"the predictions of epoch {plan.epoch}, batch {fault[0]}, sample {fault[1]} are not all {allowed}; "
                 "training has diverged, or the wrong output was read: lower the learning rate, or say "
@@ -193,10 +213,10 @@ class TrainingSteps:
         plan = EpochPlan(epoch, torch.arange(layout.num_samples), layout)
         module = session.trainer.lightning_module
         batches = self._refresh.batches(
-            session.trainer, loader, plan, self._selector.seed, lambda: self.observer.knows_evaluation
+            session.trainer, loader, plan, self._selector.seed, lambda: self.reader.knows_evaluation
         )
         for k, batch, predicted in batches:
-            samples, targets = self.observer.observe_evaluation(plan, k, module, predicted, batch)
+            samples, targets = self.reader.read_evaluation(plan, k, module, predicted, batch)
             self._selector.check_labels(samples[0])
             self._strategy.refresh(plan.global_batch(k).to(samples.device), samples, targets)
 
@@ -211,7 +231,7 @@ class TrainingSteps:
     @property
     def _reads_steps(self) -> bool:
         """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
-        return "predictions" in self._strategy.needs and (self._refresh is None or not self.observer.kind)
+        return "predictions" in self._strategy.needs and (self._refresh is None or not self.reader.kind)
 
     def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""

@@ -9,6 +9,7 @@ from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
 from lightning_ubs.strategies.random import Random
 from lightning_ubs.strategies.recency import RecencyBias
+from lightning_ubs.strategies.shuffled import Shuffled
 from lightning_ubs.strategies.static import ClassAware, RepeatFactor, Weighted
 from lightning_ubs.strategies.ubs import UBS
 from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
@@ -27,6 +28,7 @@ __all__ = [
     "Random",
     "RecencyBias",
     "RepeatFactor",
+    "Shuffled",
     "Strategy",
     "TrainingSet",
     "UncertaintyStrategy",

@@ -304,7 +304,9 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
         for model, by_data in model_tables.by_model(stored_results.stored("paper_models")).items()
         for data, runs in by_data.items()
     }
-    apart = re.findall(r"[+−][\d.]+", stored_results.interval(stored_results.set_gains(whole, "UBS", base="UBS batch")))
+    apart = re.findall(
+        r"[+−][\d.]+", stored_results.interval(stored_results.evidence(whole.values(), "UBS", base="UBS batch"))
+    )
     assert "cannot be told apart ({}, {} to {})".format(*apart) in words_of("docs/results.md")
     learnt = {name: runs for name, runs in whole.items() if stored_results.mean(runs["Random"]) > 0.51}
     assert len(learnt) == len(whole) - 2

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from own_code import CNN, ImageData, Images, Unsure
 from torch.utils.data import DataLoader
 
-from lightning_ubs import UBS, BatchSelection, Random, compare
+from lightning_ubs import UBS, BatchSelection, LossBias, Random, compare
 from lightning_ubs.cli import main
 from lightning_ubs.comparison import Comparison
 from lightning_ubs.experiment.config import ConfigError, digest
@@ -46,7 +46,7 @@ IMPORT = "from lightning_ubs import UBS, BatchSelection, compare\n"
 
 def gains(text: str) -> list[str]:
     """What a verdict says of gains; times differ from run to run."""
-    return [line for line in text.splitlines() if "against" in line or "t-interval" in line]
+    return [line for line in text.splitlines() if " against " in line or "Other metrics" in line]
 
 
 def in_script(folder: Path) -> Callable[[], str]:
@@ -109,8 +109,8 @@ def test_script_notebook_and_hydra_give_the_same_verdict(
     notebook = in_notebook(folders[1])
     hydra = by_hydra(folders[2], capsys, monkeypatch)
     told = gains(script())
-    assert "UBS against Random" in told
-    assert "mine against Random" in told
+    assert any(line.startswith("UBS against Random: undecided") for line in told)
+    assert any(line.startswith("mine against Random: undecided") for line in told)
     assert gains(notebook) == told
     assert gains(hydra) == told
     stores = [ResultsStore(folder / "results").records() for folder in folders]
@@ -186,6 +186,33 @@ def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(
     again = quick(result.results, module=Wider, selections={}, seeds=1)
     assert "1 runs; 1 at a time" in capsys.readouterr().out
     assert [record.model for record in again.records] == ["Wider"]
+
+
+def test_controls_that_emphasize_nothing_are_added_by_one_word(tmp_path: Path) -> None:
+    own = {"Loss": LossBias(), "short": BatchSelection(UBS(), warmup_epochs=1, epoch_size=0.5)}
+    found = quick(tmp_path, selections=own, seeds=1, controls=True)
+    added = {record.label: record for record in found.records}
+    assert list(added) == [
+        *("Random", "Loss", "short", "Loss, shuffled P", "short, shuffled P"),
+        "Random, 0.5 of an epoch",
+    ]
+    assert added["short"].samples_trained == added["short, shuffled P"].samples_trained
+    assert added["short"].samples_trained == added["Random, 0.5 of an epoch"].samples_trained
+    assert added["short, shuffled P"].parameters["of"] == "short"
+    assert added["short, shuffled P"].parameters["epoch_size"] == 0.5
+    assert "shuffled P against" not in found.verdict
+    again = quick(tmp_path, selections={"Loss": LossBias(s0=10.0)}, seeds=1, controls=True)
+    dealt = next(record for record in again.records if record.label == "Loss, shuffled P")
+    assert dealt.key != added["Loss, shuffled P"].key, "settings of the strategy tell its controls apart"
+
+
+def test_the_split_of_each_run_is_recorded(tmp_path: Path, result: Comparison) -> None:
+    splits = {record.seed: record.split for record in result.records}
+    assert all(splits.values())
+    assert splits[0] != splits[1]
+    same = quick(tmp_path, data=lambda: ImageData(0), seeds=3, trainer={**QUICK, "max_epochs": 2})
+    assert len({record.split for record in same.records}) == 1
+    assert "over 3 seeds on one split of the data: says nothing about another split" in same.verdict
 
 
 class WithTestStep(CNN):

@@ -44,6 +44,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "RepeatFactor": partial(RepeatFactor, 0.9),
     "ClassAware": ClassAware,
     "D2ACE": D2ACE,
+    "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
 }

@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_ubs import BatchSelection
+from lightning_ubs import BatchSelection, SelectionError
 
 X, Y = data().tensors
 
@@ -554,19 +554,29 @@ def test_variants_of_the_loss(variant: str) -> None:
     assert_true_head(module, train(module, targets=True))
 
 
-@pytest.mark.parametrize("weighted_first", [False, True])
-def test_an_auxiliary_head_that_counts_less_is_not_the_main_one(weighted_first: bool) -> None:
-    class Auxiliary(Layout):
-        def __init__(self) -> None:
-            super().__init__()
-            self.other = nn.Linear(D - 1, Q)
+class Auxiliary(Layout):
+    """Two heads that the loss pulls to the same labels."""
 
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            x, y = batch
-            main, other = bce(self.shown(x, self.net(x[:, 1:])), y), 0.4 * bce(self.other(x[:, 1:]), y)
-            return other + main if weighted_first else main + other
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.other, self.way = nn.Linear(D - 1, Q), way
 
-    module = Auxiliary()
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        logits = self.shown(x, self.net(x[:, 1:]))
+        main, other = bce(logits, y), 0.4 * bce(self.other(x[:, 1:]), y)
+        loss = other + main if self.way == "other first" else main + other
+        return {"loss": loss, "logits": logits} if self.way == "returned" else loss
+
+
+@pytest.mark.parametrize("way", ["main first", "other first"])
+def test_of_two_heads_for_the_same_labels_none_is_taken_for_the_main_one(way: str) -> None:
+    with pytest.raises(SelectionError, match=r"several predictions .*which of them are the main ones is ambiguous"):
+        train(Auxiliary(way))
+
+
+def test_of_two_heads_for_the_same_labels_the_returned_one_is_read() -> None:
+    module = Auxiliary("returned")
     assert_true_head(module, train(module))
 
 

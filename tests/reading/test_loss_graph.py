@@ -11,10 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import cross_entropy, multilabel_soft_margin_loss
 
 from lightning_ubs.reading import loss_graph
-from lightning_ubs.reading.loss_graph import LossTerm, follow, search
-from lightning_ubs.reading.main_term import main_term
-from lightning_ubs.reading.predictions import Kind, kind_by_origin, to_probabilities
-from lightning_ubs.reading.shapes import as_rows
+from lightning_ubs.reading.loss_graph import Candidate, LossGraph, follow
+from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 
 B, Q = 8, 3
 GENERATOR = torch.Generator().manual_seed(0)
@@ -23,54 +21,18 @@ Y = (torch.rand(B, Q, generator=GENERATOR) > 0.5).float()
 NET, OTHER = nn.Linear(5, Q), nn.Linear(5, Q)
 
 
-def main(loss: Tensor, num_labels: int | None = None) -> LossTerm | list[LossTerm]:
-    return main_term(search(loss, B), num_labels)
+def search(loss: Tensor) -> list[Candidate]:
+    return LossGraph(loss, B).candidates
 
 
-HEADS: dict[str, Any] = {
-    "weighted aux": lambda z, a: bce(z, Y) + 0.3 * bce(a, Y),
-    "both scaled": lambda z, a: (bce(z, Y) + bce(a, Y) / 5) * 7,
-    "further from the loss": lambda z, a: 0.3 * bce(a, Y) + bce(z, Y, reduction="none").sum(1).mean().reshape(()),
-    "in a list": lambda z, a: sum([bce(z, Y), 0.3 * bce(a, Y)]),
-    "weighted by a row": lambda z, a: (
-        (bce(z, Y, reduction="none")).mean() + (bce(a, Y, reduction="none") * X[:, :1]).mean()
-    ),
-    "contrastive": lambda z, a: bce(z, Y) + 0.1 * cross_entropy(a @ a.T, torch.arange(B)),
-}
+def only(loss: Tensor) -> Candidate:
+    (found,) = search(loss)
+    return found
 
 
-@pytest.mark.parametrize("loss", HEADS)
-def test_the_head_that_is_scaled_less_is_the_main_one(loss: str) -> None:
-    logits = NET(X)
-    found = main(HEADS[loss](logits, OTHER(X)))
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits)
-
-
-UNCLEAR: dict[str, Any] = {
-    "sum": lambda z, a: bce(z, Y) + bce(a, Y),
-    "list": lambda z, a: sum([bce(z, Y), bce(a, Y), bce(z + a, Y)]),
-    "mean": lambda z, a: 0.5 * bce(z, Y) + 0.5 * bce(a, Y),
-    "the other counts more": lambda z, a: bce(z, Y) + 3 * bce(a, Y),
-    "one of each kind": lambda z, a: bce(z, Y) + cross_entropy(a, Y.argmax(1)),
-}
-
-
-@pytest.mark.parametrize("loss", UNCLEAR)
-def test_heads_of_which_none_is_clearly_the_main_one_are_all_named(loss: str) -> None:
-    found = main(UNCLEAR[loss](NET(X), OTHER(X)))
-    assert isinstance(found, list)
-    assert len(found) >= 2
-    assert all(f"[{B}, {Q}]" in str(term) for term in found)
-
-
-def test_the_number_of_labels_decides_between_heads() -> None:
-    logits = NET(X)
-    loss = bce(logits, Y) + cross_entropy(X @ OTHER.weight.T @ torch.randn(Q, B), torch.arange(B))
-    found = main(loss, num_labels=Q)
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits)
-    assert main(bce(logits[:, :1], Y[:, :1]), num_labels=Q) == []
+def shown(candidate: Candidate) -> Tensor:
+    assert candidate.predictions is not None
+    return candidate.predictions
 
 
 NO_ROWS: dict[str, Any] = {
@@ -78,7 +40,6 @@ NO_ROWS: dict[str, Any] = {
     "masked to as many as rows": lambda z: bce(z.flatten()[torch.arange(B)], torch.ones(B)),
     "taken, as many as rows": lambda z: bce(z.take(torch.arange(B)), torch.ones(B)),
     "one element each": lambda z: bce(z.gather(1, Y.argmax(1, keepdim=True)).squeeze(1), torch.ones(B)),
-    "label by label": lambda z: bce(z.T.flatten(), Y.T.flatten()),
     "half the rows": lambda z: bce(z[: B // 2], Y[: B // 2]),
     "pixels": lambda z: bce(z[:, :, None].expand(B, Q, 4), torch.ones(B, Q, 4)),
     "classes of pixels": lambda z: cross_entropy(z[:, :, None].expand(B, Q, 4), torch.zeros(B, 4, dtype=torch.int64)),
@@ -87,12 +48,13 @@ NO_ROWS: dict[str, Any] = {
 
 @pytest.mark.parametrize("loss", NO_ROWS)
 def test_what_has_no_row_per_sample_is_not_taken_for_predictions(loss: str) -> None:
-    terms = search(NO_ROWS[loss](NET(X)), B)
-    assert terms
-    assert main_term(terms, None) == []
+    graph = LossGraph(NO_ROWS[loss](NET(X)), B)
+    assert graph.candidates == []
+    assert graph.unfitting
 
 
 FLAT: dict[str, Any] = {
+    "label by label": lambda z: z.T.flatten(),
     "flattened": lambda z: z.flatten(),
     "flattened after a change of precision": lambda z: z.double().flatten(),
     "flattened after an axis was added": lambda z: z.unsqueeze(1).flatten(),
@@ -103,57 +65,139 @@ FLAT: dict[str, Any] = {
 @pytest.mark.parametrize("form", FLAT)
 def test_flattened_predictions_get_their_rows_back(form: str) -> None:
     logits = NET(X)
-    flat = FLAT[form](logits)
-    found = main(bce(flat, Y.flatten().to(flat.dtype)))
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits.to(flat.dtype))
+    flat, targets = FLAT[form](logits), FLAT[form](Y)
+    found = only(bce(flat, targets.to(flat.dtype)))
+    assert torch.equal(shown(found), logits.to(flat.dtype))
     assert torch.equal(found.targets[0], Y.to(flat.dtype))
+
+
+@pytest.mark.parametrize("rows", [B, Q])
+def test_transposed_predictions_are_turned_back_also_where_there_are_as_many_labels_as_samples(rows: int) -> None:
+    logits = NET(X)[:rows]
+    candidates = LossGraph(bce(logits.T, Y[:rows].T), rows).candidates
+    assert any(torch.equal(shown(one), logits) and torch.equal(one.targets[0], Y[:rows]) for one in candidates)
+    assert len(candidates) == (1 if rows == B else 2)
 
 
 def test_exclusive_classes_are_found_with_their_targets() -> None:
     logits = NET(X)
     for targets in (Y.softmax(1), Y.argmax(1)):
-        found = main(cross_entropy(logits, targets))
-        assert isinstance(found, LossTerm)
-        assert found.kind is Kind.SOFTMAX
-        torch.testing.assert_close(found.predictions, logits.log_softmax(1))
-        assert any(torch.equal(one, targets) for one in found.targets)
+        found = search(cross_entropy(logits, targets))
+        assert {one.origin for one in found} == {found[0].origin}
+        assert all(one.kind is Kind.SOFTMAX for one in found)
+        torch.testing.assert_close(shown(found[0]), logits.log_softmax(1))
+        assert any(torch.equal(target, targets) for one in found for target in one.targets)
+
+
+def test_targets_that_a_soft_cross_entropy_multiplies_with_a_minus_are_the_targets() -> None:
+    assert torch.equal(only((-Y * NET(X).log_softmax(1)).sum(1).mean()).targets[0], Y)
 
 
 @pytest.mark.parametrize("form", [lambda t: t, lambda t: t.squeeze(1), lambda t: t.unsqueeze(2)])
 def test_a_single_logit_is_one_label(form: Any) -> None:
     logits = nn.Linear(5, 1)(X)
-    found = main(bce(form(logits), form(Y[:, :1])))
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits)
+    found = only(bce(form(logits), form(Y[:, :1])))
+    assert torch.equal(shown(found), logits)
     assert torch.equal(found.targets[0], Y[:, :1])
 
 
-def test_targets_of_the_soft_margin_are_read_where_they_weigh_both_halves() -> None:
+def test_both_halves_of_the_soft_margin_are_one_head_with_the_sign_of_the_logits() -> None:
+    for logits in (NET(X), -NET(X).abs()):
+        found = search(multilabel_soft_margin_loss(logits, Y))
+        assert len(found) == 2
+        assert found[0].origin == found[1].origin
+        for one in found:
+            assert torch.equal(shown(one), logits)
+
+
+SCALED: dict[str, Any] = {
+    "by its targets": lambda z: z * (1 - Y) * 5 + z * Y,
+    "by a sign": lambda z: z * (2 * Y - 1),
+    "by a number per sample": lambda z: z * (X[:, :1].abs() + 1),
+    "twice": lambda z: z * (Y + 1) / (X[:, :1].abs() + 1),
+    "chosen": lambda z: torch.where(Y > 0, z * 2, z),
+}
+
+
+@pytest.mark.parametrize("way", SCALED)
+def test_what_scales_logits_sample_by_sample_is_taken_out(way: str) -> None:
     logits = NET(X)
-    found = main(multilabel_soft_margin_loss(logits, Y))
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits)
-    assert torch.equal(found.targets[0], Y)
-    weighted = main(-(3 * Y * nn.functional.logsigmoid(logits) + (1 - Y) * nn.functional.logsigmoid(-logits)).mean())
-    assert isinstance(weighted, LossTerm)
-    assert torch.equal(weighted.predictions, logits)
-    assert weighted.targets == ()
+    torch.testing.assert_close(shown(only(bce(SCALED[way](logits), Y))), logits)
 
 
-def test_a_negative_distance_keeps_its_sign() -> None:
-    logits = -NET(X).abs()
-    found = main(multilabel_soft_margin_loss(logits, Y))
-    assert isinstance(found, LossTerm)
-    assert torch.equal(found.predictions, logits)
+MASKED: dict[str, Any] = {
+    "product": lambda z: z * Y,
+    "masked_fill": lambda z: z.masked_fill(Y > 0, -1e4),
+    "where": lambda z: torch.where(Y > 0, z, torch.zeros(())),
+}
+
+
+@pytest.mark.parametrize("way", MASKED)
+def test_logits_that_are_masked_cannot_be_read_but_their_head_is_known(way: str) -> None:
+    logits = NET(X)
+    for loss in (bce(MASKED[way](logits), Y), MASKED[way](logits).sigmoid().mean()):
+        found = only(loss)
+        assert found.predictions is None
+        assert found.edge == (logits.grad_fn, 0)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda z: 8 * z, lambda z: z + torch.ones(Q), lambda z: z * torch.arange(1.0, Q + 1)]
+)
+def test_numbers_that_are_the_same_for_all_samples_belong_to_the_model(model: Any) -> None:
+    logits = model(NET(X))
+    assert torch.equal(shown(only(bce(logits, Y))), logits)
+
+
+def test_the_gradient_at_a_candidate_is_that_of_autograd_and_nobody_notices() -> None:
+    heard: list[Tensor] = []
+    logits = NET(X)
+    logits.register_hook(heard.append)
+    logits.retain_grad()
+    p = logits.sigmoid()
+    loss = 3 * (bce(logits * 2, Y) + (p * Y).sum(1, keepdim=True).mean() + (p[:, :1] - logits).square().sum())
+    graph, state = LossGraph(loss, B), torch.get_rng_state()
+    edges = [(logits.grad_fn, 0), *[one.edge for one in graph.candidates]]
+    (found, *_) = graph.gradients(edges)
+    assert heard == []
+    assert logits.grad is None
+    assert NET.weight.grad is None
+    assert torch.equal(torch.get_rng_state(), state)
+    loss.backward()
+    assert found is not None
+    assert logits.grad is not None
+    torch.testing.assert_close(found, logits.grad)
+    NET.weight.grad = NET.bias.grad = None
+
+
+def test_what_a_compiled_or_a_checkpointed_function_computes_is_not_run_again() -> None:
+    runs = []
+
+    class CheckpointFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            runs.append(1)
+            return gradient
+
+    logits = NET(X)
+    loss = bce(CheckpointFunction.apply(logits), Y)
+    graph = LossGraph(loss, B)
+    above, below = graph.gradients([graph.candidates[0].edge, (logits.grad_fn, 0)])
+    assert above is not None
+    assert below is None
+    assert runs == []
 
 
 def test_a_known_place_is_followed_and_another_form_is_noticed() -> None:
-    place = main(bce(NET(X), Y) + 0.3 * bce(OTHER(X), Y)).place  # type: ignore[union-attr]
+    place = search(bce(NET(X), Y) + 0.3 * bce(OTHER(X), Y))[0].place
     logits = NET(X)
     again = follow(bce(logits, Y) + 0.3 * bce(OTHER(X), Y), B, place)
     assert again is not None
-    assert torch.equal(again.predictions, logits)
+    assert torch.equal(shown(again), logits)
     assert torch.equal(again.targets[0], Y)
     for other in (bce(logits, Y), bce(logits, Y) + bce(OTHER(X), Y), logits.mean(), torch.zeros(())):
         assert follow(other, B, place) is None
@@ -163,15 +207,15 @@ def test_the_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     value = NET(X)
     for _ in range(3000):
         value = value + 1
-    assert search(value.mean(), B) == []
+    assert search(value.mean()) == []
     monkeypatch.setattr(loss_graph, "SEARCH_LIMIT", 10)
     for _ in range(20):
         value = bce(value, Y).expand(B, Q)
-    assert len(search(value.mean(), B)) <= 10
+    assert len(search(value.mean())) <= 10
 
 
 def test_a_loss_without_a_graph_shows_nothing() -> None:
-    assert search(torch.zeros(()), B) == []
+    assert search(torch.zeros(())) == []
 
 
 @pytest.mark.parametrize(
@@ -230,6 +274,7 @@ def test_every_kind_becomes_the_same_probabilities() -> None:
         ((1, 3), 1, (1, 3)),
         ((8, 3), 4, None),
         ((24,), 8, None),
+        ((1, 8, 3), 8, None),
         ((8, 3, 2), 8, None),
         ((), 8, None),
     ],

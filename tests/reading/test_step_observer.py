@@ -19,8 +19,7 @@ from torch.nn.modules.module import _global_forward_hooks
 
 from lightning_ubs import UBS, SelectionError
 from lightning_ubs.reading.predictions import Kind
-from lightning_ubs.reading.reader import Observation, StepObserver
-from lightning_ubs.reading.source import PredictionSource
+from lightning_ubs.reading.reader import Observation, Reading, StepReader, decode
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 
 B, D, Q = 8, 5, 3
@@ -47,28 +46,31 @@ class Module(L.LightningModule):
 
 
 def by_hand(logits: Tensor, y: Tensor = Y) -> Tensor:
-    """A loss whose graph shows no cross-entropy."""
-    p = logits.sigmoid()
+    """A loss whose graph shows nothing that tells its predictions."""
+    p = (1 + (-logits).exp()).reciprocal()
     return -(y * p.log() + (1 - y) * (1 - p).log()).mean()
 
 
-def step(
-    source: PredictionSource, module: Module, loss: Loss, outputs: Any = None, labels: int | None = None
-) -> Tensor:
+def step(reader: StepReader, module: Module, loss: Loss, outputs: Any = None, labels: Tensor | None = Y) -> Tensor:
     """One training step: forward, backward, and reading what it predicted."""
-    source.start_step()
-    source.before_backward(loss(module), B, for_targets=False, anew=False)
-    return source.read(module, outputs, None, B, lambda: labels)
+    reader.expect(
+        lambda ids: None if labels is None else labels[ids], True, None if labels is None else labels.shape[1]
+    )
+    reader.start()
+    reader.see_loss(loss(module), B, planned=torch.arange(B))
+    found = reader.read(PLAN, 0, module, outputs, None)
+    assert found is not None
+    return found.raw
 
 
-def attached(module: Module, outputs: Any = None) -> PredictionSource:
-    source = PredictionSource(outputs)
-    source.attach(module)
-    return source
+def attached(module: Module, outputs: Any = None, **options: Any) -> StepReader:
+    reader = StepReader(outputs, None, options.pop("kind", None), None, options.pop("needs_targets", False), **options)
+    reader.attach(module)
+    return reader
 
 
-def refused(loss: Loss, outputs: Any = None, labels: int | None = None) -> str:
-    module = Module()
+def refused(loss: Loss, outputs: Any = None, labels: Tensor | None = None, module: Module | None = None) -> str:
+    module = module or Module()
     with pytest.raises(SelectionError) as error:
         step(attached(module, outputs), module, loss, labels=labels)
     return str(error.value)
@@ -78,8 +80,8 @@ def test_a_step_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
     module = Module()
     source = attached(module)
     step(source, module, lambda m: bce(m(X), Y))
-    source.start_step()
-    source.before_backward(bce(module(2 * X), Y), B, for_targets=False, anew=False)
+    source.start()
+    source.see_loss(bce(module(2 * X), Y), B)
     assert torch.equal(step(source, module, lambda m: bce(m(3 * X), Y)), module(3 * X))
 
 
@@ -87,25 +89,28 @@ def test_a_step_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
 def test_modules_are_watched_up_to_the_backward_pass_of_the_first_step(loss: Any) -> None:
     module = Module()
     source = attached(module)
+    source.expect(lambda ids: Y[ids], True, Q)
     for first in (True, False):
-        source.start_step()
+        source.start()
         assert bool(_global_forward_hooks) == first
         assert bool(module._forward_hooks) == (not first and loss is by_hand)
         value = loss(module(X), Y)
-        source.before_backward(value, B, for_targets=False, anew=False)
+        source.see_loss(value, B, planned=torch.arange(B))
         assert not _global_forward_hooks
         assert not module._forward_hooks
         module(-X)  # as activation checkpointing does
-        assert torch.equal(source.read(module, None, None, B, lambda: Q), module.head(X))
+        found = source.read(PLAN, 0, module, None, None)
+        assert found is not None
+        assert torch.equal(found.raw, module.head(X))
 
 
 def test_no_module_is_watched_where_the_place_is_given_or_a_part_is_compiled() -> None:
     module = Module()
     for outputs in ("logits", lambda *_: X):
-        attached(module, outputs).start_step()
+        attached(module, outputs).start()
         assert not _global_forward_hooks
     module.net.compile(backend="eager")
-    attached(module).start_step()
+    attached(module).start()
     assert not _global_forward_hooks
 
 
@@ -129,9 +134,9 @@ def test_the_first_step_tells_the_kind_and_a_new_fit_asks_again(loss: Loss, kind
     module = Module()
     source = attached(module)
     step(source, module, loss)
-    assert source.kind is kind
+    assert source.kind == str(kind)
     source.attach(module)
-    assert source.kind is None
+    assert source.kind == ""
     assert source.place is None
 
 
@@ -148,9 +153,9 @@ def test_a_submodule_that_is_called_twice_in_a_step_is_ambiguous() -> None:
 
 
 def called(module: Module, x: Tensor) -> Tensor:
-    """A loss that does not read what the module returns."""
-    module(x)
-    return by_hand(module.head(x))
+    """A loss of one part of what the module returns."""
+    output = module(x)
+    return by_hand(output["scores"] if isinstance(output, dict) else output[1])
 
 
 @pytest.mark.parametrize("wrap", [lambda x, z: {"hidden": x, "scores": z}, lambda x, z: (x, z)], ids=["dict", "tuple"])
@@ -159,8 +164,12 @@ def test_the_part_of_an_output_that_has_a_column_per_label_is_read_in_every_step
     source = attached(module)
     for x in (X, 2 * X):
         loss = partial(called, x=x)
-        assert torch.equal(step(source, module, loss, labels=Q), module.head(x))
-    assert str(source.place) in ("the module's forward (part scores)", "the module's forward (part 1)")
+        assert torch.equal(step(source, module, loss), module.head(x))
+    assert str(source.place) in (
+        "the submodule 'net'",
+        "the module's forward (part scores)",
+        "the module's forward (part 1)",
+    )
 
 
 OTHER_ROWS = "gave predictions for {} samples, but the planned batch has 8"
@@ -168,12 +177,12 @@ OTHER_ROWS = "gave predictions for {} samples, but the planned batch has 8"
 
 def test_a_step_of_another_number_of_samples_is_told_from_one_without_predictions() -> None:
     assert OTHER_ROWS.format(7) in refused(lambda m: bce(m.head(X)[:7], Y[:7]))
-    assert OTHER_ROWS.format(7) in refused(lambda m: bce(m.head(X)[:7], Y[:7]), labels=Q)
-    assert OTHER_ROWS.format(16) in refused(lambda m: by_hand(m(X.repeat(2, 1)), Y.repeat(2, 1)), labels=Q)
+    assert OTHER_ROWS.format(7) in refused(lambda m: bce(m.head(X)[:7], Y[:7]), labels=Y)
+    assert OTHER_ROWS.format(16) in refused(lambda m: by_hand(m(X.repeat(2, 1)), Y.repeat(2, 1)), labels=Y)
     for message in (
         refused(lambda m: by_hand(m(X.repeat(2, 1)), Y.repeat(2, 1))),
         refused(lambda m: by_hand(m.head(X))),
-        refused(lambda m: by_hand(m.head(X)), labels=Q),
+        refused(lambda m: by_hand(m.head(X)), labels=Y),
     ):
         assert "no predictions were found in this step of 8 samples" in message
         assert "only of" not in message
@@ -182,20 +191,26 @@ def test_a_step_of_another_number_of_samples_is_told_from_one_without_prediction
 @pytest.mark.parametrize("shape", [(5, 4), (4, Q, 2)])
 def test_what_fits_neither_samples_nor_labels_is_listed(shape: tuple[int, ...]) -> None:
     size = torch.Size(shape).numel()
-    message = refused(lambda m: bce(m.head(X).flatten()[:size].view(shape), torch.ones(shape)), labels=Q)
+    message = refused(lambda m: bce(m.head(X).flatten()[:size].view(shape), torch.ones(shape)), labels=Y)
     assert "no predictions were found in this step of 8 samples" in message
     assert f"(only of {list(shape)})" in message
     assert "there are 3 labels" in message
 
 
-def observer(targets: Any = None, kind: str | None = None, needs_targets: bool = False) -> StepObserver:
-    return StepObserver(None, targets, kind, None, needs_targets)
+def observer(targets: Any = None, kind: str | None = None, needs_targets: bool = False) -> StepReader:
+    return StepReader(None, targets, kind, None, needs_targets)
 
 
-def observed(watching: StepObserver, module: Module, loss: Loss, outputs: Any = None, batch: Any = None) -> Observation:
-    watching.start_step()
-    watching.before_backward(module, loss(module), B)
-    return watching.observe([watching.read(PLAN, 0, module, outputs, batch)])
+def observed(reader: StepReader, module: Module, loss: Loss, outputs: Any = None, batch: Any = None) -> Observation:
+    reader.start()
+    reader.see_loss(loss(module), B, batch, torch.arange(B))
+    return decode([reading(reader, PLAN, module, outputs, batch)])
+
+
+def reading(reader: StepReader, plan: EpochPlan, module: Module, outputs: Any, batch: Any) -> Reading:
+    found = reader.read(plan, 0, module, outputs, batch)
+    assert found is not None
+    return found
 
 
 def test_targets_are_read_from_the_loss_also_where_predictions_are_returned_and_only_if_wanted() -> None:
@@ -232,12 +247,10 @@ def test_labels_of_images_do_not_tell_how_many_columns_predictions_have() -> Non
 
 @pytest.mark.parametrize(("wanted", "found_on"), [(None, "meta"), ("meta", "cpu")], ids=["kept", "moved"])
 def test_predictions_and_targets_stay_where_they_are_or_go_where_they_are_wanted(wanted: Any, found_on: str) -> None:
-    module, watching = Module(), StepObserver("logits", None, "logits", wanted, needs_targets=True)
+    module, watching = Module(), StepReader("logits", None, "logits", wanted, needs_targets=True)
     watching.attach(module)
     batch = (X.to(found_on), Y.to(found_on))
-    probs, usable, targets = watching.observe(
-        [watching.read(PLAN, 0, module, {"logits": X[:, :Q].to(found_on)}, batch)]
-    )
+    probs, usable, targets = decode([reading(watching, PLAN, module, {"logits": X[:, :Q].to(found_on)}, batch)])
     assert targets is not None
     assert {part.device.type for part in (probs, usable, targets)} == {"meta"}
     assert probs.shape == targets.shape == (B, Q)
@@ -250,7 +263,7 @@ def test_a_line_says_why_predictions_are_read_from_a_module() -> None:
         seen = observed(watching, module, lambda m, loss=loss: loss(m(X), Y), batch=(X, Y))
         strategy.num_samples = B
         line = watching.announcement(strategy, seen)
-        assert ("(its loss has no cross-entropy to read them from)" in line) == aside
+        assert ("(its loss does not show them unchanged)" in line) == aside
         assert "3 labels" in line
 
 
@@ -274,7 +287,7 @@ def test_an_evaluation_pass_gives_probabilities_of_what_it_returned(
     watching.attach(module)
     watching.kind = learnt
     logits = [module(X), module(2 * X)][:samples]
-    probs, targets = watching.observe_evaluation(PLAN, 0, module, [shown(z) for z in logits], (X, Y))
+    probs, targets = watching.read_evaluation(PLAN, 0, module, [shown(z) for z in logits], (X, Y))
     torch.testing.assert_close(probs, torch.stack([expected(z.detach()) for z in logits]))
     assert targets is None
     assert watching.knows_evaluation
@@ -284,7 +297,7 @@ def test_an_evaluation_pass_gives_probabilities_of_what_it_returned(
 def test_an_evaluation_pass_gives_the_labels_of_its_batch_to_who_needs_them(batch: Any) -> None:
     module, watching = Module(), observer(needs_targets=True)
     watching.attach(module)
-    _, targets = watching.observe_evaluation(PLAN, 0, module, [module(X)], batch)
+    _, targets = watching.read_evaluation(PLAN, 0, module, [module(X)], batch)
     assert targets is not None
     assert torch.equal(targets, Y)
 
@@ -295,7 +308,7 @@ def test_an_evaluation_pass_without_a_row_per_sample_is_refused(wrong: Any) -> N
     watching.attach(module)
     for predicted in ([wrong], [module(X), wrong]):
         with pytest.raises(SelectionError, match=r"no floating-point \[8, labels\].*EvaluationPass\(predict="):
-            watching.observe_evaluation(PLAN, 0, module, predicted, (X, Y))
+            watching.read_evaluation(PLAN, 0, module, predicted, (X, Y))
 
 
 def observe_half(rank: int, folder: Path, wanted: bool) -> Observation:
@@ -305,7 +318,7 @@ def observe_half(rank: int, folder: Path, wanted: bool) -> Observation:
     own = plan[0]
     module, watching = Module(), observer(needs_targets=wanted)
     watching.attach(module)
-    seen = watching.observe([watching.read(plan, 0, module, {"logits": X[own, :Q]}, (X[own], Y[own]))])
+    seen = decode([reading(watching, plan, module, {"logits": X[own, :Q]}, (X[own], Y[own]))])
     dist.destroy_process_group()
     return seen
 

@@ -156,6 +156,22 @@ def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
     assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_the_same_p_on_random_samples_does_as_well_is_said(share: float) -> None:
+    """The control gains nothing, or as much as the method."""
+    records = []
+    for fold in range(5):
+        random, ours = pair("yeast", 0.02 + 0.001 * fold, fold)
+        dealt = {"macro_auc": random.metrics["macro_auc"].value + share * (0.02 + 0.0012 * (4 - fold))}
+        control = fake_run("yeast", "mlp", "balance", fold, metrics=dealt, parameters={"of": "UBS"})
+        records += [random, ours, replace(control, selection="shuffled", label="UBS, shuffled P")]
+    (verdict,) = judge(Results(records))
+    assert verdict.answer == "better"
+    said = verdict.sentences[-1]
+    assert said.startswith("But the same P on random samples does as well (+0.02") == bool(share)
+    assert said.startswith("The same P on random samples does not do it: the difference is +0.02") != bool(share)
+
+
 def test_the_cautious_interval_is_that_of_nadeau_and_bengio() -> None:
     gains = np.array([0.010, 0.012, 0.011, 0.013, 0.009])
     (verdict,) = judge(Results([run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]))

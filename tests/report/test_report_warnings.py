@@ -21,8 +21,15 @@ def both(folder: Path, *records: RunRecord) -> tuple[str, str]:
     return console_verdict(records), html.unescape(build_report(folder, formats=("html",)).read_text())
 
 
-def pair(data: str = "yeast", **changes: Any) -> list[RunRecord]:
-    return [fake_run(data, selection=name, fold=fold, **changes) for name in ("random", "ubs") for fold in range(2)]
+def pair(data: str = "yeast", folds: int = 2, **changes: Any) -> list[RunRecord]:
+    return [fake_run(data, selection=name, fold=fold, **changes) for name in ("random", "ubs") for fold in range(folds)]
+
+
+def test_few_pairs_and_a_small_validation_set_are_named(tmp_path: Path) -> None:
+    for text in both(tmp_path, *pair(shape={"n": 1500, "val": 120})):
+        assert "Few pairs: 2 pairs of runs can show large differences only." in text
+        assert "A small validation set of 120 samples chooses the best epoch" in text
+    assert "small validation" not in console_verdict(pair(shape={"n": 1500, "val": 1200}))
 
 
 def test_a_training_that_ends_in_the_warm_up_is_said_to_have_selected_nothing(tmp_path: Path) -> None:
@@ -81,6 +88,6 @@ def test_failed_runs_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [40, 41])
 def test_a_sound_comparison_has_no_warning(tmp_path: Path, budget: int) -> None:
-    console, page = both(tmp_path, *(replace(one, max_epochs=budget) for one in pair()))
+    console, page = both(tmp_path, *(replace(one, max_epochs=budget) for one in pair(folds=5)))
     assert "Warning" not in console
     assert 'class="banner"' not in page

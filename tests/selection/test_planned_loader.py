@@ -126,7 +126,7 @@ def read(workers: int, first: int, root: int | None = 5) -> list[Any]:
 def test_random_numbers_of_workers_follow_from_the_batch_whoever_makes_it() -> None:
     whole = read(2, 0)
     assert len({float(value) for batch in whole for value in batch.flatten()}) == 3 * N
-    for workers, first in ((2, 1), (2, 3), (1, 2), (3, 0)):
+    for workers, first in ((2, 1), (2, 3), (1, 2)):
         for one, other in zip(read(workers, first), whole[first:], strict=True):
             assert torch.equal(one, other)
     assert not torch.equal(read(2, 0, root=6)[0], whole[0])
