@@ -94,7 +94,7 @@ class BatchSelection(SelectionViews, Callback):
         memory: With several ranks, ``"replicated"`` keeps the full per-sample history on every rank, ``"sharded"``
             divides it among them; the same samples are selected.
         save_state: ``"full"`` makes a resume exact, dropout and augmentation included: worker processes are seeded for
-            each batch, and the states of all random generators are saved (15 kB per rank); ``"selection"`` leaves
+            each batch, and the states of all random generators are saved (10 kB per rank); ``"selection"`` leaves
             generators alone, so that the same samples are drawn, but dropout differs; ``"weights"`` keeps checkpoints
             small and a resume valid.
         log_metrics: Log pressure, effective sample size and the like once per epoch.
