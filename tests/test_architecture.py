@@ -31,6 +31,8 @@ OPTIONAL = (
     "requests",
     "jinja2",
     "rich",
+    "litdata",
+    "streaming",
 )
 
 # The direction of imports: what each room may import of the others. Every import counts, also one inside a function or
@@ -60,6 +62,7 @@ ROOMS: dict[str, set[str]] = {
     "report": LABORATORY | {"experiment"},
     "comparison": LABORATORY | {"experiment", "report"},
     "cli": LABORATORY | {"experiment", "report", "__init__"},
+    "streams": BELOW,
     "__init__": LABORATORY | {"experiment", "comparison"},
     "__main__": {"cli"},
 }

@@ -191,7 +191,7 @@ class RunRecord(RunIdentity):
 _FIRST = (
     "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
     "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
-    "seconds", "shape", "warnings", "versions", "started", "trace",
+    "seconds", "shape", "warnings", "versions", "started", "trace", "split",
 )  # fmt: skip
 """Fields in the order in which stores hold them; later ones follow."""
 
