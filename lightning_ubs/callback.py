@@ -49,9 +49,9 @@ class BatchSelection(SelectionViews, Callback):
         strategy: what decides the probabilities; :class:`UBS` by default.
         warmup_epochs: shuffled epochs before the first selected one (γ).
         seed: of every draw; no other generator is used.
-        outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
-            returns, else what the loss was computed from, else what a module returned.
+        outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"`` or
+            ``"module:NAME[PART]"``, a function ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or
+            ``logits`` in what ``training_step`` returns, else what the loss was computed from, proven by the labels.
         targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
             computed from, else the usual places of a batch.
         labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
