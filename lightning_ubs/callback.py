@@ -76,8 +76,9 @@ class BatchSelection(SelectionViews, Callback):
             accepts it and leaves that part as it is. ``"annealed"`` lets the exponent of the weights rise from 0 to 1
             over the selected epochs. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own
             value, or to False.
-        outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None: what the loss was computed from. Whatever is read is
+        outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``,
+            ``"module:NAME[PART]"``, a function ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or
+            ``logits`` in what ``training_step`` returns, else what the loss was computed from. Whatever is read is
             proven by the loss, which falls when it moves toward the labels of the planned samples; what cannot be
             proven is refused, or announced as not verified.
         targets: Where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
