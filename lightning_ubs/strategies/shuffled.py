@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.functional.drawing import epoch_generator
-from lightning_ubs.strategies.base import Measurement, Strategy, TrainingSet
+from lightning_ubs.strategies.base import EpochRequest, Measurement, Need, Strategy, TrainingSet
 from lightning_ubs.strategies.ubs import UBS
 
 # Another generator than those of draws and shuffled passes, which have the seeds of users.
@@ -45,7 +45,7 @@ class Shuffled(Strategy):
         if not isinstance(self.strategy, Strategy):
             raise ValueError(f"strategy={self.strategy!r} must be a strategy, such as UBS().")
         self._epoch = 0
-        for name in ("needs", "warms_up", "default_replacement", "default_unbiased"):
+        for name in ("needs", "warms_up", "takes_class_ids", "default_replacement", "default_unbiased"):
             setattr(self, name, getattr(self.strategy, name))
 
     @property
@@ -62,6 +62,24 @@ class Shuffled(Strategy):
     def default_epoch_size(self) -> float | None:
         """That of the strategy."""
         return self.strategy.default_epoch_size
+
+    @property
+    def uses(self) -> frozenset[Need]:
+        """What the strategy reads where there is any."""
+        return self.strategy.uses
+
+    @property
+    def decides_size(self) -> bool:
+        """Whether the strategy's epochs may be shorter than asked for."""
+        return self.strategy.decides_size
+
+    def sample_importance(self, probabilities: Tensor) -> Tensor:
+        """As the strategy counts samples of these probabilities."""
+        return self.strategy.sample_importance(probabilities)
+
+    def plan_epoch(self, probabilities: Tensor, request: EpochRequest) -> Tensor:
+        """As the strategy draws from these probabilities."""
+        return self.strategy.plan_epoch(probabilities, request)
 
     def default_start(self, warmup_epochs: int) -> int:
         """That of the strategy."""
@@ -91,6 +109,7 @@ class Shuffled(Strategy):
 
     def measure(self) -> Measurement:
         """Let the strategy measure; its uncertainty is shown as it is."""
+        self.strategy.progress = self.progress
         self.measured = self.strategy.measure()
         return self.measured
 

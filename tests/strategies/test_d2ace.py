@@ -11,7 +11,7 @@ import torch
 from tiny_training import N, Tiny, data, fit, loader
 from torch.utils.data import TensorDataset
 
-from lightning_ubs import D2ACE, BatchSelection, TrainingSet
+from lightning_ubs import D2ACE, BatchSelection, Shuffled, TrainingSet
 from lightning_ubs.functional import correlation, neighborhood_labels
 
 SIZE, Q, D = 31, 4, 5
@@ -79,6 +79,18 @@ def test_first_visits_give_numbers(steps: int) -> None:
     assert found.isfinite().all()
     assert (found > 0).all()
     assert found.sum().item() == pytest.approx(1)
+
+
+def test_its_shuffled_control_deals_what_it_finds_at_the_same_point_of_the_training() -> None:
+    strategy, *_ = trained(D2ACE(), 1)
+    strategy.progress = 0.9
+    strategy.measure()
+    expected = strategy.probabilities(4.0)
+    control = Shuffled(strategy=strategy)
+    assert control.uses == {"features"}
+    strategy.progress, control.progress = 0.0, 0.9
+    control.measure()
+    assert torch.equal(control.probabilities(4.0).sort().values, expected.sort().values)
 
 
 def test_one_sample_is_its_own_neighborhood() -> None:
