@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_ubs._utils.files import write_file
 from lightning_ubs.report.figures.ablation import ABLATION
@@ -24,7 +25,9 @@ from lightning_ubs.report.figures.timing import TIME
 from lightning_ubs.report.forking import map_in_order
 from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.progress import show_progress
-from lightning_ubs.report.report import Report
+
+if TYPE_CHECKING:
+    from lightning_ubs.report.report import Report
 
 KINDS: tuple[FigureKind, ...] = (
     SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP,

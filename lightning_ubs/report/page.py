@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.figures.theme import figure_theme, method_colours
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import method_looks
-from lightning_ubs.report.report import Report
 from lightning_ubs.report.significance import DATASETS, Significance
 from lightning_ubs.report.verdict import no_verdict
 from lightning_ubs.report.words import pvalue, signed
+
+if TYPE_CHECKING:
+    from lightning_ubs.report.report import Report
 
 
 def render_page(report: Report, gallery: Gallery) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -53,7 +53,7 @@ class Schedule:
         if end is None:
             last = strategy.default_end(start, num_epochs)
         else:
-            last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
+            last = max(start + 1, round(end * num_epochs)) if isinstance(end, float) else end
         return cls(start, last, strategy.plain_from(last, end is not None))
 
     def progress(self, epoch: int) -> float:
@@ -112,6 +112,7 @@ class Selector:
         self.layout: BatchLayout | None = None
         self.order: BlockOrder | None = None
         self.schedule = Schedule(0, 0)
+        self._planned_for: BatchLayout | None = None
         self.joined_epoch = 0
         self.pressure = 1.0
         self.plan: EpochPlan | None = None
@@ -145,11 +146,12 @@ class Selector:
     def prepare(self, epoch: int, share: Share) -> EpochPlan:
         """Make the plan of ``epoch``, unless it is there; ``share`` lets all ranks agree on P."""
         layout = self._layout
-        if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
+        if self.plan is not None and (self.plan.epoch, self._planned_for) == (epoch, layout):
             return self.plan
         self.settle()
         if not self.is_measured(epoch):
             self._measure(epoch, share)
+        self._planned_for = layout
         self.plan = self._selected_plan(epoch) if self.selects(epoch) else self.shuffled_plan(epoch)
         if not isinstance(self.plan, BlockPlan):
             self._batch_ids = self._visits(self.plan, self.plan.ids)
@@ -195,7 +197,16 @@ class Selector:
         assert self.probabilities is not None
         request = self.request(epoch)
         if self.order is None:
-            return EpochPlan(epoch, self.strategy.plan_epoch(self.probabilities, request), self._layout)
+            ids, layout = self.strategy.plan_epoch(self.probabilities, request), self._layout
+            if self.strategy.decides_size and len(ids) < request.count:
+                layout = replace(layout, epoch_samples=len(ids))
+                ids = ids[: layout.num_draws]
+            if len(ids) == 0:
+                raise SelectionError(
+                    f"epoch {epoch} would have no whole batch, and drop_last=True drops the rest; use smaller batches, "
+                    "or drop_last=False."
+                )
+            return EpochPlan(epoch, ids, layout)
         fill = request.fills_last or getattr(self.strategy, "fill_last", False)
         drawn = self.probabilities if fill or draws_by_probabilities(self.strategy) else None
         return self.order.plan(epoch, self.seed, self._layout, drawn, fill)

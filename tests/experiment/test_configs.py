@@ -30,6 +30,7 @@ from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.selection import settings_of, split_settings
 from lightning_ubs.methods import find_method
 from lightning_ubs.models import build_model
+from lightning_ubs.strategies import Shuffled
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -89,14 +90,16 @@ def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     config = resolved(compose_train([f"selection={name}"]))["selection"]
     row = find_method(config["strategy"])
     assert row is not None
-    own, shared = split_settings(row.strategy, settings_of(config))
+    settings = settings_of(config)
+    kind = row.strategy if settings.pop("of", None) is None else Shuffled
+    own, shared = split_settings(row.strategy, settings)
     plain = {"ubs_b": {"lambda1": 0.0}, "ubs_c": {"lambda1": 1.0}, "ubs_d": {"correlation": None}}
     plain |= {f"{base}_lc": {"correlation": "mutual_information"} for base in ("active", "recent")}
     plain |= {"active_quantized": {"mode": "quantized"}, "random_filled": {"fill_last": True}}
     drawn = {"replacement": "systematic"} if row.key not in ("random", "balance", "infobatch") else {}
     drawing: dict[str, dict[str, Any]] = {f"{base}_half": {"epoch_size": 0.5} for base in ("random", "ubs", "loss")}
     drawing |= {f"{base}_batch": {"replacement": "batch"} for base in ("ubs", "active", "recent", "hard")}
-    drawing |= {"ubs_none": {"replacement": "none"}}
+    drawing |= {"ubs_none": {"replacement": "none"}, "random_three_quarters": {"epoch_size": 0.75}}
     signature = inspect.signature(row.strategy).parameters
     expected = {key: parameter.default for key, parameter in signature.items()} | plain.get(name, {})
     assert own == expected
@@ -105,7 +108,7 @@ def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     assert shared == {key: callback[key].default for key in shared} | warmup | drawn | drawing.get(name, {})
     for made in (build_selection(config, 0), hydra.utils.instantiate(config)):
         assert isinstance(made, BatchSelection)
-        assert type(made.strategy) is row.strategy
+        assert type(made.strategy) is kind
         # What a configuration says is what the callback does by itself, unless the configuration is for saying more.
         alone = BatchSelection(row.strategy(**own))
         assert made.replacement == drawing.get(name, {}).get("replacement", alone.replacement)

@@ -108,9 +108,9 @@ def copies_of_budgets(random: np.random.Generator) -> list[RunRecord]:
 
 
 def budgets(random: np.random.Generator, rising: bool = False) -> list[RunRecord]:
-    """Two methods with three budgets each on ten folds; ``rising``: longer trainings get further, both alike."""
+    """Two methods with three budgets each on five folds; ``rising``: longer trainings get further, both alike."""
     found = []
-    for fold, name, budget in itertools.product(range(10), ("random", "ubs", "active"), (20, 40, 80)):
+    for fold, name, budget in itertools.product(range(5), ("random", "ubs", "active"), (20, 40, 80)):
         level = 0.8 - (0.4 / budget if rising else 0.0)
         found.append(record(name, [level + random.normal(0, SPREAD)], fold, budget=budget))
     return found

@@ -18,9 +18,9 @@ from lightning_ubs.report.results import Results
 from lightning_ubs.report.training_cost import measure_speed
 from lightning_ubs.report.verdict import judge
 
-TIMES = 200
-# What 5 % give in TIMES stores in 999 of 1000 cases: the slow form says whether it is at most 7 %.
-MOST = 0.105
+TIMES = 80
+# What 5 % give in so few stores in 99 of 100 cases; whether it is at most 7 %, the slow form says.
+MOST = 0.12
 SAVES = re.compile(r"\bsaves\b")
 
 
@@ -39,9 +39,7 @@ def test_a_gain_of_two_standard_deviations_in_ten_runs_is_found(split: str) -> N
     random, found = np.random.default_rng(0), 0
     for _ in range(TIMES):
         records = store(random, gain=2 * SPREAD, **{split: 10})
-        found += "UBS is better than Random in auc" in console_verdict(records, "val_auc") or (
-            "ubs is better than random in auc" in console_verdict(records, "val_auc")
-        )
+        found += "ubs is better than random in auc" in console_verdict(records, "val_auc")
     assert found / TIMES >= 0.8
 
 

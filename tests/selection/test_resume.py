@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from resume_tools import (
     STRATEGIES,
+    Augmented,
+    Noisy,
     PlanCheck,
     Recorder,
     make_data,
@@ -49,10 +51,11 @@ class SaveAt(L.Callback):
 
 def train(folder, name, workers, callbacks=(), ckpt=None, fail_at=None, **options):
     data = make_data()
-    module = Recorder(fail_at)
-    selection = make_selection(name)
+    L.seed_everything(11 if ckpt is None else 12)
+    module = Noisy(fail_at)
+    selection = make_selection(name, features=data.tensors[0])
     trainer = make_trainer(folder, [selection, *callbacks], val_check_interval=0.5, **options)
-    loaders = make_loader(data, workers=workers), torch.utils.data.DataLoader(data, batch_size=26)
+    loaders = make_loader(Augmented(data), workers=workers), torch.utils.data.DataLoader(data, batch_size=26)
     trainer.fit(module, *loaders, ckpt_path=ckpt)
     return module, selection
 
