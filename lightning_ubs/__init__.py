@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_ubs.experiment.recorder import Recorder
     from lightning_ubs.inspection.loggers import SelectionImages
     from lightning_ubs.selection.evaluation import EvaluationPass
+    from lightning_ubs.selection.order import Blocks
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
         D2ACE,
@@ -44,6 +45,7 @@ __all__ = [
     "ActiveBias",
     "Balance",
     "BatchSelection",
+    "Blocks",
     "ClassAware",
     "Comparison",
     "EpochPlan",
@@ -76,6 +78,7 @@ _HOMES = {
     "EvaluationPass": "selection.evaluation",
     "Recorder": "experiment.recorder",
     "SelectionImages": "inspection.loggers",
+    "Blocks": "selection.order",
     "EpochPlan": "selection.plan",
     "SelectionSampler": "selection.plan",
 }

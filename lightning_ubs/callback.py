@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_ubs._utils.arguments import call_repr
@@ -23,6 +24,7 @@ from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoc
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import (
     Memory,
+    SaveState,
     Unbiased,
     chosen_dtype,
     chosen_end,
@@ -31,6 +33,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
+from lightning_ubs.selection.order import Blocks, check_order
 from lightning_ubs.selection.plan import loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_trainer
@@ -45,49 +48,60 @@ class BatchSelection(SelectionViews, Callback):
     Attach it to a Trainer; module and dataset stay as they are. Warm-up epochs are shuffled passes. From then on, each
     epoch's batches are drawn at its start from probabilities that the strategy derives from the predictions so far.
 
+    Everything after ``seed`` is given by name. The arguments say *what is selected* (``strategy`` to ``loader``), *how
+    epochs are drawn* (``warmup_epochs`` to ``unbiased``), *where predictions are read* (``outputs`` to ``refresh``) and
+    *what is kept* (``history_dtype`` to ``label_names``).
+
     Args:
-        strategy: what decides the probabilities; :class:`UBS` by default.
-        warmup_epochs: shuffled epochs before the first selected one (γ).
-        seed: of every draw; no other generator is used.
-        outputs: where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or ``logits`` in what ``training_step``
-            returns, else what the loss was computed from, else what a module returned.
-        targets: where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
-            computed from, else the usual places of a batch.
-        labels: the [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
-        features: the [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
+        strategy: Decides the probabilities; :class:`UBS` by default.
+        labels: The [samples, labels] matrix (``Balance``, ``HardImbalance``), if the dataset does not show it.
+        features: The [samples, features] matrix (``HardImbalance``), if the dataset does not show it.
+        loader: Which train loader to select from, where there are several.
+        warmup_epochs: Shuffled epochs before the first selected one (γ); 5 by default.
+        seed: Seed for all sampling. Global random state is only touched where a resume restores it.
+        start_epoch: First selected epoch, counted from 0, instead of ``warmup_epochs``.
+        end_epoch: Epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
+            the strategy brings, else the last.
         replacement: ``"systematic"`` draws each sample as often as P says, rounded up or down, ``"batch"`` without
             repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. By default
             what the strategy brings, else ``"systematic"``.
-        start_epoch: first selected epoch, counted from 0; ``warmup_epochs`` by default.
-        end_epoch: epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
-            the strategy brings, else the last.
+        epoch_size: Samples per epoch, as a share in (0, 1] or a number; defaults to the strategy's own value, or
+            to all samples. Every epoch has the same number of batches. Warm-up epochs continue through one shuffled
+            pass.
+        fill_last: Fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
+            trains on more samples than a plain one.
+        unbiased: Let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling. Every term
+            of the loss with a row per sample is reweighted; weight penalties and the statistics of a batch norm are
+            not. A loss of which a part has no row per sample is refused with the share of that part; ``"predictions"``
+            accepts it and leaves that part as it is. ``"annealed"`` lets the exponent of the weights rise from 0 to 1
+            over the selected epochs. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own
+            value, or to False.
+        outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
+            ``(pl_module, outputs, batch) -> Tensor``, or None: what the loss was computed from. Whatever is read is
+            proven by the loss, which falls when it moves toward the labels of the planned samples; what cannot be
+            proven is refused, or announced as not verified.
+        targets: Where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
+            computed from, else the usual places of a batch.
+        kind: What the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
+            ``"log_probs"``; None to find it out.
+        ids: What planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
+            function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
+        refresh: An :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
+            steps predict.
         history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for remembered
             predictions.
-        device: where they are kept; the module's device by default.
-        log_metrics: log pressure, effective sample size and the like once per epoch.
-        loader: which train loader to select from, where there are several.
-        save_state: ``"full"`` makes a resume exact; ``"weights"`` keeps checkpoints small and a resume valid.
-        kind: what the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
-            ``"log_probs"``; None to find it out.
-        ids: what planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
-            function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
-        epoch_size: samples per epoch, as a share in (0, 1] or a number; by default what the strategy brings, else all.
-            Every epoch has the same number of batches. Warm-up epochs walk on through a shuffled pass.
-        fill_last: fill a short last batch of selected epochs, as the paper's code does, so that a selected epoch
-            trains on more samples than a plain one.
-        unbiased: let the gradient of each sample count 1/(nP), so that its mean is that of plain shuffling: every term
-            of the loss that reads the predictions which a cross-entropy in it reads. What the loss has besides, such
-            as a term of hidden layers, is not weighed; nor are the statistics of a batch norm. ``"annealed"`` lets the
-            exponent of the weights rise from 0 to 1 over the selected epochs: in a prototype, what selection cost on
-            tmc2007-500 fell from 0.0015 to 0.0005 Macro-AUC, and elsewhere most of its gain was lost. Needs
-            ``replacement="systematic"`` or ``"full"``. By default what the strategy brings, else False.
-        memory: with several processes, ``"replicated"`` keeps what is remembered of each sample and label on every
-            process, ``"sharded"`` divides it among them; the same samples are selected.
-        refresh: an :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
-            steps predict.
-        label_names: what the labels are called in frames and pictures; by default ``label_names`` of the datamodule or
+        device: Where they are kept; the module's device by default.
+        memory: With several ranks, ``"replicated"`` keeps the full per-sample history on every rank, ``"sharded"``
+            divides it among them; the same samples are selected.
+        save_state: ``"full"`` makes a resume exact, dropout and augmentation included: worker processes are seeded for
+            each batch, and the states of all random generators are saved (10 kB per rank); ``"selection"`` leaves
+            generators alone, so that the same samples are drawn, but dropout differs; ``"weights"`` keeps checkpoints
+            small and a resume valid.
+        log_metrics: Log pressure, effective sample size and the like once per epoch.
+        label_names: What the labels are called in frames and pictures; by default ``label_names`` of the datamodule or
             of the dataset, or the dataset's ``classes``.
+        order: :class:`Blocks` for data that lie in chunks, shards or files: samples of a few blocks come together, so
+            that each block is opened once. None for samples in any order.
 
     >>> BatchSelection(UBS(lambda1=0.6), warmup_epochs=3).start_epoch
     3
@@ -110,7 +124,7 @@ class BatchSelection(SelectionViews, Callback):
         device: str | torch.device | None = None,
         log_metrics: bool = True,
         loader: LoaderKey | None = None,
-        save_state: Literal["full", "weights"] = "full",
+        save_state: SaveState = "full",
         kind: str | None = None,
         ids: Ids = None,
         epoch_size: float | int | None = None,
@@ -119,6 +133,7 @@ class BatchSelection(SelectionViews, Callback):
         memory: Memory = "replicated",
         refresh: EvaluationPass | None = None,
         label_names: Sequence[str] | None = None,
+        order: Blocks | None = None,
     ) -> None:
         strategy = UBS() if strategy is None else strategy
         if not isinstance(strategy, Strategy):
@@ -131,7 +146,7 @@ class BatchSelection(SelectionViews, Callback):
         warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
-        check_choice("save_state", save_state, ("full", "weights"))
+        check_choice("save_state", save_state, ("full", "selection", "weights"))
         self.memory = chosen_memory(memory, strategy)
         self.strategy = strategy
         self.warmup_epochs = int(warmup_epochs)
@@ -139,6 +154,8 @@ class BatchSelection(SelectionViews, Callback):
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
+        check_order(order, strategy, self.replacement)
+        self.order = order
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -157,7 +174,12 @@ class BatchSelection(SelectionViews, Callback):
             raise ValueError("fill_last=True needs repeated samples; use replacement='batch' or leave fill_last out.")
         self.fill_last = bool(fill_last)
         self._selector = Selector(
-            strategy, self.seed, self.replacement, fill_last=self.fill_last, compact=save_state == "weights"
+            strategy,
+            self.seed,
+            self.replacement,
+            fill_last=self.fill_last,
+            compact=save_state == "weights",
+            blocks=order,
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
@@ -172,6 +194,7 @@ class BatchSelection(SelectionViews, Callback):
         reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
         self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
         self._fit: FitSession | None = None
+        self._random_states: dict[str, Any] | None = None
         self._only_evaluates = False
         self._seconds = 0.0
 
@@ -185,6 +208,7 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check trainer and other selections, and open a session of this fit."""
         self._close()
         self._only_evaluates = stage != "fit"
         if self._only_evaluates:
@@ -192,35 +216,22 @@ class BatchSelection(SelectionViews, Callback):
         scheduled = self.end_epoch is None and (self.strategy.decays or self.unbiased == "annealed")
         check_trainer(trainer, needs_last_epoch=scheduled or isinstance(self.end_epoch, float))
         self._check_others(trainer)
-        self._fit = FitSession(
-            self,
-            trainer,
-            self._selector,
-            key=self.loader,
-            seed=self._seed_beside_others(trainer),
-            warmup_epochs=self.warmup_epochs,
-            start_epoch=self.given_arguments["start_epoch"],
-            end_epoch=self.end_epoch,
-            labels=self.labels,
-            features=self.features,
-            history_dtype=self.history_dtype,
-            epoch_size=self.epoch_size,
-            memory=self.memory,
-            on_dataset=self._see_dataset,
-            refresh=None if self.refresh is None else self._steps.evaluate,
-        )
+        self._fit = FitSession(self, trainer, self._selector, self._seed_beside_others(trainer))
         self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Close the session, and leave trainer, loader and module as they were found."""
         self._close()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._close()  # Lightning skips teardown where fit raised
+        """Close the session, because Lightning skips ``teardown`` where a fit raised."""
+        self._close()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Fix the schedule, restore random generators, and plan the epoch that the trainer stands in."""
         if self.refresh is not None:
             self.refresh.check(pl_module)
         with self._timed():
@@ -228,31 +239,51 @@ class BatchSelection(SelectionViews, Callback):
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure (U, C, w, P) and draw the epoch's plan, unless a resume has done so."""
         with self._timed():
+            self._session.random.proceed()
             self._steps.begin_epoch(self._session.prepare())
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Verify that the batch holds the planned samples."""
         self._steps.begin(self._session, pl_module, batch)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Read predictions and targets from the loss's graph, and weigh its rows."""
         self._steps.before_backward(self._session, pl_module, loss)
         self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop weighing rows."""
         self._steps.after_backward()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Buffer the step's predictions for the strategy, and share random states for checkpoints."""
         with self._timed():
             self._steps.finish(self._session, pl_module, outputs, batch)
+            self._session.random.share(after_step=True)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that validation has drawn its random numbers itself after a resume."""
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.random.validated()
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Share random states for checkpoints that are written after a validation."""
+        if self._fit is not None and not trainer.sanity_checking:
+            self._fit.random.share()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse an epoch without usable predictions, and log what was selected."""
         self._steps.check_epoch()
         if self.log_metrics:
             several = sum(isinstance(callback, BatchSelection) for callback in callbacks_of(trainer)) > 1
@@ -262,29 +293,37 @@ class BatchSelection(SelectionViews, Callback):
             metrics = self._selector.metrics(seconds)
             log_epoch(trainer, {f"{prefix}{name}": value for name, value in metrics.items()})
         self._seconds = 0.0
+        self._session.random.share()
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """State of the selection, and of random generators, as tensors and plain values; talks to no other rank."""
         own = {"kind": self._steps.reader.kind, "labels": self._steps.verification.state_dict()}
-        return self._selector.state_dict() | own
+        states = self._random_states if self._fit is None else self._fit.random.state_dict()
+        return self._selector.state_dict() | own | ({} if states is None else {"random": states})
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Store a checkpoint; it is restored when the dataset is known. Outside of a fit, show what it holds."""
         if self._only_evaluates:
             return  # Trainer.test(ckpt_path=...) restores all callbacks, but what was selected stays as it is
         if self._fit is None:
             self._selector.load_to_look_at(state_dict)
+            self._random_states = state_dict.get("random")
             self.known_labels.see(DatasetLabels(self.labels, range(self.strategy.num_samples)))
             return
         self._steps.reader.kind = state_dict["kind"]
         self._steps.verification.load_state_dict(state_dict.get("labels", {}))  # not in checkpoints of 0.1.0
         self._fit.load(state_dict)
 
-    def _see_dataset(self, labels: DatasetLabels) -> None:
-        """The train dataset is known, with what it shows of its labels."""
-        trainer = self._session.trainer
-        self.known_labels.see(labels, getattr(trainer, "datamodule", None), self._session.dataset)
+    def see_dataset(self, labels: DatasetLabels, dataset: Any) -> None:
+        """Take note of the train dataset and of what it shows of its labels; the session calls it."""
+        self.known_labels.see(labels, getattr(self._session.trainer, "datamodule", None), dataset)
         self._steps.see_dataset(labels)
+
+    def predict_all(self, epoch: int, loader: DataLoader[Any]) -> None:
+        """Update the strategy with predictions of all samples, as ``refresh`` says; the session calls it."""
+        self._steps.evaluate(self._session, epoch, loader)
 
     def _check_others(self, trainer: Trainer) -> None:
         """Two of these callbacks must have their own loader and their own strategy."""
@@ -306,6 +345,7 @@ class BatchSelection(SelectionViews, Callback):
         """Leave trainer, loader and module as they were found."""
         self._only_evaluates = False
         if self._fit is not None:
+            self._random_states = self._fit.random.state_dict()
             self._fit.close()
             self._fit = None
         self._steps.end_fit()

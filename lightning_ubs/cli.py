@@ -37,6 +37,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
+_GROUPS = ("data", "model", "selection", "trainer", "callbacks")
 
 
 class Stopped(BaseException):
@@ -126,19 +127,41 @@ def _usable_choices() -> Iterator[None]:
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Tab completion."""
-    from lightning_ubs.experiment.completion import complete
+    """Tab completion: Hydra's own, for a program whose first word is a command.
 
-    def ask(command: str, ready: Sequence[str]) -> None:
-        before, sys.argv = sys.argv, ["lightning-ubs", *ready]
-        try:
-            _application(command)
-        finally:
-            sys.argv = before
-
-    for line in complete(arguments, COMMANDS, ask):
-        _say(line)
+    ``install=bash`` and ``uninstall=bash`` are Hydra's; ``query=bash`` completes the words of the variable COMP_LINE.
+    """
+    action = arguments[0] if arguments else ""
+    if not action.startswith("query="):
+        _ask_hydra("train", action)
+        return 0
+    line = os.environ.get("COMP_LINE", "")
+    program, *words = line.split(" ")
+    if len(words) < 2:
+        start = words[0] if words else ""
+        _say(" ".join(command for command in COMMANDS if command.startswith(start)))
+        return 0
+    command, rest = words[0], words[1:]
+    if command not in COMMANDS or command == "data":
+        return 0
+    if command == "compare":
+        # Groups are keys of `train`, which does not understand the lists that `compare` takes: only the last word goes.
+        command, rest = "train" if rest[-1].startswith(_GROUPS) else command, rest[-1:]
+    os.environ["COMP_LINE"] = " ".join([program or sys.argv[0], *rest])
+    try:
+        _ask_hydra(command, action)
+    finally:
+        os.environ["COMP_LINE"] = line
     return 0
+
+
+def _ask_hydra(command: str, action: str) -> None:
+    """Let Hydra complete for a command; it prints by itself."""
+    before, sys.argv = sys.argv, ["lightning-ubs", "-sc", action]
+    try:
+        _application(command)
+    finally:
+        sys.argv = before
 
 
 def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:

@@ -230,6 +230,25 @@ def d2ace(
     return beta * parts[0] + (1 - beta) * parts[1]
 
 
+class AuthorsInfoBatch:
+    """The rule of the authors' package, written down from what it does: easy samples are those below the mean score.
+
+    Scores begin at 3. An epoch has all hard samples and int((1 - r)·easy) easy ones; those count 1/(1 - r).
+    """
+
+    def __init__(self, num_samples: int, prune: float, num_epochs: int) -> None:
+        self.scores = np.full(num_samples, 3.0)
+        self.keep, self.stop = 1 - prune, 0.875 * num_epochs
+
+    def epoch(self, number: int) -> tuple[set[int], set[int], int, float]:
+        """Hard samples, easy ones, how many of these come, and what each of them counts."""
+        everyone = set(range(len(self.scores)))
+        if number > self.stop:
+            return everyone, set(), 0, 1.0
+        easy = {i for i in everyone if self.scores[i] < self.scores.mean()}
+        return everyone - easy, easy, int(self.keep * len(easy)), 1 / self.keep
+
+
 def ordered_draws(probs: Sequence[float], size: int) -> dict[tuple[int, ...], float]:
     """Probability of every ordered sample of ``size`` ids, drawn one after the other without replacement."""
     result = {}

@@ -35,7 +35,7 @@ _ASIDE: Mapping[str, tuple[str, ...]] = {
 
 # Settings of this package's groups that came later, with values at which nothing changes: older runs are the same.
 _AS_BEFORE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "selection": {"correlation_every": (1,)},
+    "selection": {"correlation_every": (1,), "original": (False,)},
     "model": {"loss": ("bce", None)},
 }
 

@@ -157,7 +157,8 @@ class RunRecord(RunIdentity):
 
     def to_json(self) -> str:
         """One line of JSON. NumPy values become plain, NaN becomes null."""
-        plain = {name: getattr(self, name) for name in _SAVED}
+        names = dict.fromkeys([*_FIRST, *(one.name for one in fields(self))])
+        plain = {name: getattr(self, name) for name in names}
         plain["metrics"] = {name: vars(metric) for name, metric in self.metrics.items()}
         return json.dumps(_plain({"schema": SCHEMA} | plain), ensure_ascii=False, allow_nan=False)
 
@@ -187,12 +188,12 @@ class RunRecord(RunIdentity):
         return _READERS[schema](found)
 
 
-_SAVED = (
+_FIRST = (
     "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
     "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
     "seconds", "shape", "warnings", "versions", "started", "trace", "split",
 )  # fmt: skip
-"""Fields in the order in which stores have always held them."""
+"""Fields in the order in which stores hold them; later ones follow."""
 
 
 def check_key(key: object) -> None:

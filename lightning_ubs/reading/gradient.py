@@ -44,12 +44,12 @@ _ELEMENTWISE = _names(
 # These change the form of a tensor; where its first axis is as long as before, it is the same axis.
 _FORMS = _names("Alias Clone Contiguous Expand NllLoss ReshapeAlias Slice Squeeze ToCopy UnsafeView Unsqueeze View")
 # These keep the rows if they work along other axes than the first.
-_ALONG_AXES = _names("Amax Amin LogSoftmax Logsumexp Mean Prod Select Softmax Sum")
+_ALONG_AXES = _names("Amax Amin LogSoftmax Logsumexp Mean Prod Select Softmax Sum Transpose")
 # Whatever comes out of these has rows of another kind or order, even if their number is the same.
 _MIXING = _names(
     "AsStrided Cat Cummax Cumprod Cumsum Diagonal Flip Gather Index IndexAdd IndexPut IndexSelect LinalgVectorNorm "
     "MaskedScatter MaskedSelect Max Median Min Norm Permute Put Repeat Roll Scatter ScatterAdd Sort Split "
-    "SplitWithSizes Stack Std T Take TakeAlongDim Topk Transpose Unbind Unfold Var"
+    "SplitWithSizes Stack Std T Take TakeAlongDim Topk Unbind Unfold Var"
 )
 # What these take out of a parameter is told by the samples.
 _LOOKUPS = _names("Embedding EmbeddingBag Gather Index IndexSelect Take TakeAlongDim")
@@ -365,7 +365,7 @@ def _is_turned_product(node: Any) -> bool:
 
 def _works_along_others(node: Any, axes: int) -> bool:
     """Whether an operation along axes leaves the first one alone."""
-    along = getattr(node, "_saved_dim", None)
+    along = (node._saved_dim0, node._saved_dim1) if _kind(node) == "Transpose" else getattr(node, "_saved_dim", None)
     if along is None:
         return False
     along = along if isinstance(along, tuple | list) else (along,)

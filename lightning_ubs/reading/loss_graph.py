@@ -246,15 +246,18 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
         if slot >= 0:
             parent, index = node, slot
             node = node.next_functions[slot][0]
-    found = _candidate(node, parent, index, rows, place)
+    found = _candidate(node, parent, index, rows, place, may_mask=False)
     return found if found.fits else None
 
 
-def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace) -> Candidate:
-    """What a loss node holds, in the form and order in which the model made it."""
+def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace, may_mask: bool = True) -> Candidate:
+    """What a loss node holds, in the form and order in which the model made it.
+
+    Factors of zeros and ones are taken for a mask if they ``may_mask``, even if this batch masks nothing.
+    """
     term = _TERMS[place.node]
     saved: Tensor = getattr(node, term.saved).detach()
-    descent = _Descent(node, saved, rows, place)
+    descent = _Descent(node, saved, rows, place, may_mask)
     target = _target(node, parent, index)
     targets = () if target is None or descent.matrix_shape is None else _shaped(target, saved, descent)
     return Candidate(
@@ -276,9 +279,10 @@ class _Descent:
         saved: the predictions as it saved them.
         rows: number of samples.
         place: how many transpositions to pass, and whether the sign is to be changed.
+        may_mask: whether a product with ones may be a mask that hides nothing in this batch.
     """
 
-    def __init__(self, node: Any, saved: Tensor, rows: int, place: TermPlace) -> None:
+    def __init__(self, node: Any, saved: Tensor, rows: int, place: TermPlace, may_mask: bool) -> None:
         self.rows = rows
         self.forms: list[Callable[[Tensor], Tensor]] = []
         self.kind = _TERMS[place.node].kind
@@ -311,7 +315,7 @@ class _Descent:
                 base, factor = _product(edge, rows, self.shape)
                 if base is None:
                     break
-                self._value = _divided(self._value, factor)
+                self._value = _divided(self._value, factor, may_mask)
                 edge = base
                 at, matrix = edge, self._as_matrix(edge)
                 continue
@@ -430,9 +434,11 @@ def _is_by_sample(operand: Tensor, rows: int, ndim: int) -> bool:
     return operand.shape[0] == rows if ndim > 1 else operand.numel() % rows == 0
 
 
-def _divided(value: Tensor | None, factor: Tensor | None) -> Tensor | None:
+def _divided(value: Tensor | None, factor: Tensor | None, may_mask: bool) -> Tensor | None:
     """The head, unless some of it was masked; waits for the device."""
     if value is None or factor is None or not bool((factor != 0).all()):
+        return None
+    if may_mask and bool((factor == 1).all()):
         return None
     return (value / factor.to(value.device)).to(value.dtype)
 

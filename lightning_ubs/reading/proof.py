@@ -22,10 +22,12 @@ from lightning_ubs.reading.comparison import compare
 from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, TermPlace, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 
-# Between 0.5, which chance gives, and 1. Where ENOUGH elements of like weight were seen on a side, a coin passes once
-# in 26 times (at least 12 of 16 right), and on both sides once in 670; targets that equal the labels need no count.
-THRESHOLD = 0.75
-ENOUGH = 16
+# Right candidates have 1.00, mixed or noisy labels somewhat less; what chance or a teacher pulls has 0.5 to 0.7. Where
+# ENOUGH elements of like weight were seen on a side, a coin passes PASSED once in 28,000 times (at least 22 of 24), and
+# one that is right in seven of ten cases once in 80. Between the two limits nothing is decided yet; targets that equal
+# the labels need no count.
+PASSED, THRESHOLD = 0.9, 0.75
+ENOUGH = 24
 # A prediction this near to its label is right already: smoothed or soft targets pull it back once it is fitted.
 _FITTED = 0.2
 
@@ -42,7 +44,7 @@ class Proof(Enum):
 class Evidence:
     """How the loss pulled at a candidate so far: sums over elements of negatives (0) and positives (1).
 
-    >>> y = torch.tensor([[1.0, 0.0]] * 16)
+    >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
     >>> seen.value, seen.proof, Evidence().add(y - 0.5, y, None).proof
     (1.0, <Proof.PROVEN: 'proven'>, <Proof.REFUTED: 'refuted'>)
@@ -112,13 +114,12 @@ class Evidence:
         if self.matched:
             return Proof.PROVEN
         enough = [self._elements(side) >= ENOUGH for side in (0, 1)]
-        passed = [share is not None and share >= THRESHOLD for share in self.shares]
-        if any(enough[side] and not passed[side] for side in (0, 1)):
+        if any(is_enough and (share or 0.0) < THRESHOLD for is_enough, share in zip(enough, self.shares, strict=True)):
             return Proof.REFUTED
         # A side on which the loss does not pull at all (only positives are known, say) proves and refutes nothing.
         silent = [self.mass[side] == 0 and self.labels[side] >= ENOUGH for side in (0, 1)]
         done = [enough[side] or silent[side] for side in (0, 1)]
-        return Proof.PROVEN if all(done) and any(enough) else Proof.OPEN
+        return Proof.PROVEN if all(done) and any(enough) and (self.value or 0.0) >= PASSED else Proof.OPEN
 
     def _elements(self, side: int) -> float:
         """How many elements of like weight there were (Kish)."""

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_ubs._utils.distributed import gather_objects, gather_rows
 from lightning_ubs.errors import SelectionError
+from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.loss_graph import Candidate, Edge, TermPlace, follow
 from lightning_ubs.reading.modules import (
     Found,
@@ -34,6 +35,7 @@ from lightning_ubs.reading.predictions import (
     to_probabilities,
 )
 from lightning_ubs.reading.proof import (
+    PASSED,
     THRESHOLD,
     Evidence,
     Group,
@@ -136,10 +138,12 @@ class StepReader:
         self._module: LightningModule | None = None
         self._heads: list[Head] = []
         self._unfitting: list[tuple[int, ...]] = []
+        self._labels: list[Tensor] = []
         self._found: Candidate | None = None
         self._found_targets: tuple[Tensor, ...] = ()
         self._known_width: int | None = None
         self._passes = 0
+        self._is_check = False
         self.forget()
 
     # One fit
@@ -163,6 +167,7 @@ class StepReader:
         self._evidence: dict[Place, Evidence] = {}
         self._later, self._doubts = Evidence(), 0
         self._steps = 0
+        self._has_rivals = True
         self._is_barren = False
         self._evaluated: Kind | None = None
         self.end()
@@ -224,6 +229,7 @@ class StepReader:
         """
         self._watch.stop()
         self._passes += 1
+        self._is_check = check
         if check or self.place is None or self._is_searching:
             self._search(loss, rows, batch, planned)
         elif self.place.source == "loss" or for_targets or (self._needs_targets and self._targets is None):
@@ -242,15 +248,20 @@ class StepReader:
     def end(self) -> None:
         """The step is over: keep nothing of it."""
         self._watch.forget()
-        self._heads, self._unfitting = [], []
+        self._heads, self._unfitting, self._labels = [], [], []
         self._found, self._found_targets = None, ()
-        self._known_width, self._passes = None, 0
+        self._known_width, self._passes, self._is_check = None, 0, False
 
     @property
     def loss_targets(self) -> tuple[Tensor, ...]:
         """What the loss of this step compared its predictions with, labels first; empty if it does not show it."""
         if self._found is not None:
             return self._found_targets
+        groups = self._groups()
+        if self.place is None and len(main_groups(groups, Proof.PROVEN)) != 1:
+            # What has another purpose has other targets.
+            possible = [group for group in groups if group.proof is not Proof.REFUTED]
+            return possible[0].targets if len(possible) == 1 else ()
         group = self._current_group()
         return () if group is None else group.targets
 
@@ -270,7 +281,11 @@ class StepReader:
         self._watch.stop()
         self._steps += 1
         self._share_evidence(plan)
+        if self._ids is not False:
+            self._check_mixed(f"epoch {plan.epoch}, batch {k}")
         raw = self._read_rows(module, outputs, batch, rows)
+        if self.place is None or self._is_searching:
+            self._check_rivals()
         if raw is None:
             return None
         targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
@@ -340,11 +355,11 @@ class StepReader:
 
     @property
     def _is_searching(self) -> bool:
-        return self.status.startswith("not verified yet") or 0 < self._steps < FIRST_STEPS
+        return self.status.startswith("not verified yet") or 0 < self._steps < FIRST_STEPS or self._has_rivals
 
     def _search(self, loss: Tensor, rows: int, batch: Any, planned: Tensor | None) -> None:
         """Every head in the graph of a backward pass; those of earlier passes of the step stay what they were."""
-        labels = self._label_sets(batch, planned, rows)
+        self._labels = labels = self._label_sets(batch, planned, rows)
         shown = heads_of(loss, rows, labels, self._watched(rows), self._passes)
         known = {head.place for head in self._heads}
         self._heads += [head for head in shown.heads if head.place not in known]
@@ -388,9 +403,25 @@ class StepReader:
             if found.tensor.grad_fn is not None and as_rows(found.tensor, rows) is not None
         ]
 
+    def _check_mixed(self, where: str) -> None:
+        """Refuse targets of several samples, also where mixing begins in a later epoch or comes in some batches."""
+        targets = self.loss_targets if self._heads else ()
+        if not targets or not self._labels:
+            return
+        target, labels = targets[0].cpu(), self._labels[0].cpu()
+        verdict = compare(target, labels) if len(target) == len(labels) else Verdict.INCOMPARABLE
+        mixed = verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(target))
+        if mixed or any(are_rows_permuted(target, other.cpu()) for other in targets[1:]):
+            raise SelectionError(
+                f"{where}: the loss compares predictions with labels of several samples; an augmentation mixes samples "
+                "(mixup, cutmix), or targets are soft for another reason. Let training_step return clean predictions "
+                "besides ({'loss': loss, 'logits': clean}) and pass ids=False; ids=False alone is enough if each "
+                "prediction still belongs to one sample."
+            )
+
     def _share_evidence(self, plan: EpochPlan) -> None:
         """Add up what all processes saw in this step, so that they decide alike."""
-        if plan.layout.world_size == 1 or not (self.place is None or self._is_searching):
+        if plan.layout.world_size == 1 or not (self.place is None or self._is_searching or self._is_check):
             return
         own = {head.place: head.evidence for head in self._heads if head.evidence is not None}
         others = gather_objects(own)
@@ -406,7 +437,7 @@ class StepReader:
             if head.evidence is not None or width is None or _width(head) == width or head.kind is Kind.SOFTMAX
         ]
         proven = [head for head in heads if head.evidence is not None]
-        return grouped(proven or heads, {} if self.place is not None else self._evidence)
+        return grouped(proven or heads, self._evidence)
 
     def _current_group(self) -> Group | None:
         groups = self._groups()
@@ -496,9 +527,14 @@ class StepReader:
                     f"the predictions ({found[0].heads[0].text}) are masked or scaled sample by sample before the "
                     f"loss, and no module returned them before that; {WAYS_OUT}."
                 )
+            likely = [one for one in found if self._is_likely(one)]
+            if wanted is Proof.OPEN and len(likely) == 1 and likely[0].readable is not None:
+                return likely[0]
             if wanted is Proof.OPEN and all(one.evidence is not None for one in found) and self._steps < PROOF_STEPS:
-                self._remember(groups)
                 return None
+            views = {shape[0] for shape in self._unfitting if len(shape) == 2 and shape[0] % rows == 0}
+            if views and all(_is_of_module(one) for one in found):
+                raise _other_rows("this step", views.pop(), rows)
             raise _several([group.heads[0] for group in found])
         refuted = main_groups(groups, Proof.REFUTED)
         if not refuted:
@@ -507,10 +543,24 @@ class StepReader:
             self._refuse(refuted)
         return refuted[0]
 
-    def _remember(self, groups: list[Group]) -> None:
+    def _is_likely(self, group: Group) -> bool:
+        """Whether all that was seen so far speaks for a group."""
+        if group.evidence is None:
+            return True
+        return group.proof is Proof.PROVEN or (group.evidence.value is not None and group.evidence.value >= PASSED)
+
+    def _check_rivals(self) -> None:
+        """Refuse where another head than the one that is read turns out to be pulled to the labels as well."""
+        groups = self._groups()
+        named = self.place is not None and self.place.source in ("returned", "function")
+        proven = main_groups(groups, Proof.PROVEN)
+        if self.place is not None and not named and self._outputs is None and len(proven) > 1:
+            raise _several([group.heads[0] for group in proven])
         for head in self._heads:
             if head.evidence is not None:
                 self._evidence[head.place] = self._evidence.get(head.place, Evidence()) + head.evidence
+        likely = [group for group in main_groups(groups, Proof.OPEN) if group.evidence and self._is_likely(group)]
+        self._has_rivals = not named and bool(likely) and self._steps < PROOF_STEPS
 
     def _refuse(self, groups: list[Group]) -> NoReturn:
         raise SelectionError(

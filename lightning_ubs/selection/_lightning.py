@@ -242,6 +242,17 @@ def skips_backward(trainer: Trainer) -> bool:
     return bool(trainer.fit_loop._skip_backward)
 
 
+def validation_is_due(trainer: Trainer) -> bool:
+    """Whether a validation follows the step that has just ended."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def validation_loaders(trainer: Trainer) -> list[Any]:
+    """All loaders of validation."""
+    return CombinedLoader(trainer.val_dataloaders or []).flattened
+
+
 def restart_loader(trainer: Trainer) -> None:
     """Read the train loader from its beginning, and drop what was fetched in advance."""
     if trainer.fit_loop._data_fetcher is not None:
@@ -261,6 +272,28 @@ def log_epoch(trainer: Trainer, values: Mapping[str, float]) -> None:
     for logger in trainer.loggers:
         logger.log_metrics({**values, "epoch": trainer.current_epoch}, step)
         logger.save()
+
+
+def set_epoch_length(trainer: Trainer, batches: int) -> None:
+    """Let the present epoch have so many batches; validation, progress bars and checkpoints follow it.
+
+    Lightning fixes the number when it sets up the loader. An epoch that ended before would go without its validation,
+    and a checkpoint of its last step would not know that the epoch is over.
+    """
+    loop, loaders = trainer.fit_loop, trainer.fit_loop._combined_loader
+    if loaders is None or len(loaders.flattened) != 1:
+        raise SelectionError(
+            "the number of batches cannot follow the losses where training has several loaders; use a strategy whose "
+            "epochs have the same length, such as InfoBatch(original=False)."
+        )
+    limit = trainer.limit_train_batches
+    length = max(1, min(batches, limit) if isinstance(limit, int) else int(batches * limit))
+    loop.max_batches, loaders.limits = length, [length]
+    if loop._data_fetcher is not None:
+        loop._data_fetcher.length = length
+    interval = trainer.val_check_interval
+    if isinstance(interval, float) and trainer.check_val_every_n_epoch is not None:
+        trainer.val_check_batch = max(1, int(length * interval))
 
 
 def last_epoch(trainer: Trainer) -> int | None:

@@ -1,4 +1,4 @@
-"""What a user is told when a run goes on from a checkpoint."""
+"""Warn of what differs between a checkpoint and the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_ubs.selection.planner import Selector
 
 
-def say_what_differs(state: dict[str, Any], selector: Selector, seed: int) -> None:
+def warn_if_arguments_changed(state: dict[str, Any], selector: Selector, seeds: tuple[int, int]) -> None:
     """Warn of a seed and of strategy arguments that differ from those of the checkpoint.
 
     Args:
         state: of the checkpoint.
         selector: of this run.
-        seed: what the user gave; beside other selections the selector has another, unlike in earlier releases.
+        seeds: of this run: the user's, and what follows from it beside other selections.
     """
-    if state["seed"] not in (selector.seed, seed):
+    if state["seed"] not in seeds:
         rank_zero_warn(
-            f"The checkpoint was written with seed={state['seed']}; it is kept instead of seed={seed}, so "
+            f"The checkpoint was written with seed={state['seed']}; it is kept instead of seed={seeds[0]}, so "
             "that the run continues exactly.",
             category=UserWarning,
         )
@@ -32,7 +32,7 @@ def say_what_differs(state: dict[str, Any], selector: Selector, seed: int) -> No
         )
 
 
-def say_if_batches_differ(state: dict[str, Any], selector: Selector) -> None:
+def warn_if_batch_size_changed(state: dict[str, Any], selector: Selector) -> None:
     """Warn where the steps of this run have another size than those of the checkpoint."""
     layout = selector.layout
     if layout is not None and state["global_batch_size"] not in (0, layout.global_batch_size):
@@ -43,7 +43,7 @@ def say_if_batches_differ(state: dict[str, Any], selector: Selector) -> None:
         )
 
 
-def say_if_a_batch_is_missing(state: dict[str, Any], epoch: int, batch: int, batches: int) -> None:
+def warn_if_batch_missing(state: dict[str, Any], epoch: int, batch: int, batches: int) -> None:
     """Warn where the batch before this first one was trained, but selection had not seen it when the state was taken.
 
     Args:
@@ -53,7 +53,7 @@ def say_if_a_batch_is_missing(state: dict[str, Any], epoch: int, batch: int, bat
         batches: in an epoch.
     """
     before = (epoch, batch - 1) if batch > 0 else (epoch - 1, batches - 1)
-    if (state["epoch"], state["batch"]) == before:
+    if state["epoch"] >= 0 and (state["epoch"], state["batch"]) == before:
         rank_zero_warn(
             "The checkpoint was written by a callback that comes before BatchSelection, which had not seen the last "
             "batch yet: every id stays right, but the predictions of that batch are missing. Put BatchSelection first "

@@ -27,6 +27,14 @@ class Guide(Protocol):
     def plan_to_read(self) -> EpochPlan:
         """What any other reader gets."""
 
+    @property
+    def worker_root(self) -> int | None:
+        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run is continued whose workers had drawn their seed already."""
+
 
 def follow(loader: DataLoader[Any], guide: Guide) -> None:
     """Make every reading of ``loader``, whose sampler is a :class:`SelectionSampler`, follow ``guide``.
@@ -67,15 +75,19 @@ class _PlannedLoader(DataLoader[Any]):
         """Read ``plan`` from ``first_batch`` on."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         assert isinstance(sampler, SelectionSampler)
-        sampler.follow_once(plan, first_batch)
+        guide = self.plan_guide
+        sampler.follow_once(plan, first_batch, guide.worker_root if for_training and self.num_workers else None)
         if self.num_workers and _FORK_MAY_HANG and world_size() > 1:
             time.sleep(_REST)
-        if for_training:
+        if for_training and first_batch == 0 and not (guide.resumes and self.persistent_workers):
             return super().__iter__()
-        # Persistent workers serve one reader; another one would restart them under the training loop. Without a
-        # generator of its own, the reader would draw its workers' seed from the one that training uses.
-        kept = {name: vars(self)[name] for name in ("persistent_workers", "_iterator", "generator")}
-        vars(self).update(persistent_workers=False, generator=torch.Generator())
+        # Where the uninterrupted run would have drawn no seed for its workers, the generator that training uses is not
+        # touched. Persistent workers serve one reader; another one would restart them under the training loop.
+        kept = {"generator": self.generator}
+        if not for_training:
+            kept |= {name: vars(self)[name] for name in ("persistent_workers", "_iterator")}
+            vars(self)["persistent_workers"] = False
+        vars(self)["generator"] = torch.Generator().manual_seed(plan.epoch + 1)
         try:
             return super().__iter__()
         finally:

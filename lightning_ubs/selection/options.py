@@ -16,6 +16,7 @@ from lightning_ubs.state import Shard
 from lightning_ubs.strategies import Strategy, TrainingSet
 
 Memory = Literal["replicated", "sharded"]
+SaveState = Literal["full", "selection", "weights"]
 Unbiased = bool | Literal["annealed", "predictions"]
 
 # Ways of drawing in which sample i comes mP_i times on average.
@@ -52,6 +53,11 @@ def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Rep
 
 def chosen_size(given: float | int | None, strategy: Strategy) -> float | int | None:
     """A share of the dataset (a float up to 1), or a number of samples; None for all."""
+    if given is not None and strategy.decides_size:
+        raise ValueError(
+            f"epoch_size={given!r} does not go with {strategy!r}, which decides in each epoch how many samples are "
+            "left; leave it out."
+        )
     value = strategy.default_epoch_size if given is None else given
     if value is None:
         return None

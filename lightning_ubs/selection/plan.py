@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,11 @@ class EpochPlan:
         self.ids = ids
         self.layout = layout
 
+    @property
+    def num_draws(self) -> int:
+        """Samples in the epoch."""
+        return len(self.ids)
+
     def __len__(self) -> int:
         return self.layout.num_batches
 
@@ -156,6 +162,35 @@ class EpochPlan:
         return self.ids[batches.repeat_interleave(self.layout.global_batch_size)[: len(self.ids)]]
 
 
+class SeedingId(int):
+    """The first sample id of a batch, which seeds the generators of the worker process that unpickles it.
+
+    So a worker's random numbers depend on the batch alone, not on those that it made before, and a run that resumes in
+    mid-epoch augments as the uninterrupted one.
+    """
+
+    key: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: int, key: tuple[int, ...]) -> SeedingId:
+        """The id ``value`` that seeds from ``key``."""
+        made = cls(value)
+        made.key = key
+        return made
+
+    def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
+        return _seed_worker, (int(self), self.key)
+
+
+def _seed_worker(value: int, key: tuple[int, ...]) -> int:
+    """Seed this process from ``key``, and give ``value`` back."""
+    words = np.random.SeedSequence(key).generate_state(8, np.uint32)
+    torch.manual_seed(int(words[:2].view(np.uint64)[0]) >> 1)
+    random.seed(int(words[2:4].view(np.uint64)[0]))
+    np.random.seed(words[4:])
+    return value
+
+
 PlanSource = Callable[[], tuple[EpochPlan, int]]
 
 
@@ -183,15 +218,23 @@ class SelectionSampler(DistributedSampler[int]):
         self._source: PlanSource | None = None
         self._length = 0
         self._once: tuple[EpochPlan, int] | None = None
+        self._root: int | None = None
 
     def bind(self, source: PlanSource, layout: BatchLayout) -> None:
         """Follow ``source``, which gives a plan and the first batch of it to serve."""
         self._source = source
         self._length = layout.num_batches * layout.batch_size
 
-    def follow_once(self, plan: EpochPlan, first_batch: int) -> None:
-        """Let the next reading follow ``plan`` from ``first_batch`` on."""
+    def follow_once(self, plan: EpochPlan, first_batch: int, root: int | None = None) -> None:
+        """Let the next reading follow ``plan`` from ``first_batch`` on.
+
+        Args:
+            plan: of an epoch.
+            first_batch: the first one to read.
+            root: seeds the worker processes for each batch; None leaves their generators alone.
+        """
         self._once = plan, first_batch
+        self._root = root
 
     def release(self) -> None:
         """Go back to shuffling."""
@@ -211,8 +254,11 @@ class SelectionSampler(DistributedSampler[int]):
             yield from self._shuffled()
             return
         (plan, first), self._once = self._once or self._source(), None
+        root, self._root = self._root, None
         for batch in range(first, len(plan)):
-            yield from plan[batch].tolist()
+            ids = plan[batch].tolist()
+            yield ids[0] if root is None else SeedingId.of(ids[0], (root, plan.epoch, batch, plan.layout.rank))
+            yield from ids[1:]
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch of the shuffling without a callback."""

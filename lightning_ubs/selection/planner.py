@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -18,11 +18,13 @@ from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
 from lightning_ubs.reading import Observation, Reading
 from lightning_ubs.selection.buffer import LearningQueue
+from lightning_ubs.selection.order import BlockOrder, BlockPlan, Blocks, draws_by_probabilities
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.state import DrawCounts
 from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
 
 STATE_VERSION = 1
+_NO_FAULT = 2**62
 Share = Callable[[Tensor], Tensor]
 
 
@@ -51,7 +53,7 @@ class Schedule:
         if end is None:
             last = strategy.default_end(start, num_epochs)
         else:
-            last = max(start, round(end * num_epochs)) if isinstance(end, float) else end
+            last = max(start + 1, round(end * num_epochs)) if isinstance(end, float) else end
         return cls(start, last, strategy.plain_from(last, end is not None))
 
     def progress(self, epoch: int) -> float:
@@ -82,6 +84,7 @@ class Selector:
         replacement: How samples are drawn.
         fill_last: Fill a short last batch of selected epochs.
         compact: Save only what keeps a resume valid, not what makes it exact.
+        blocks: The blocks in which samples come; None for samples in any order.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Selector:
         *,
         fill_last: bool = False,
         compact: bool = False,
+        blocks: Blocks | None = None,
     ) -> None:
         check_replacement(replacement)
         self.strategy = strategy
@@ -99,13 +103,16 @@ class Selector:
         self.replacement = replacement
         self.fill_last = fill_last
         self.compact = compact
+        self.blocks = blocks
         self._queue = LearningQueue(self.learn)
         self.forget()
 
     def forget(self) -> None:
         """Start from scratch, as if nothing had been trained."""
         self.layout: BatchLayout | None = None
+        self.order: BlockOrder | None = None
         self.schedule = Schedule(0, 0)
+        self._planned_for: BatchLayout | None = None
         self.joined_epoch = 0
         self.pressure = 1.0
         self.plan: EpochPlan | None = None
@@ -117,7 +124,7 @@ class Selector:
         self._probabilities_epoch = -1
         self._batches_done = 0
         self._batch_ids = torch.empty(0, dtype=torch.int64)
-        self._usable = torch.empty(0, dtype=torch.bool)
+        self._fault = torch.tensor(_NO_FAULT)
         self._trained: list[bool] = []
         self._queue.clear()
 
@@ -127,6 +134,10 @@ class Selector:
         if self._counts_draws and (self.draws is None or len(self.draws) != layout.num_samples):
             self.draws = DrawCounts(layout.num_samples)
 
+    def see_dataset(self, dataset: Any) -> None:
+        """Find the blocks of the train dataset."""
+        self.order = None if self.blocks is None else BlockOrder(self.blocks, dataset)
+
     def drop_plan(self) -> None:
         """Make the plan of the current epoch anew when it is next asked for."""
         self.settle()
@@ -135,20 +146,16 @@ class Selector:
     def prepare(self, epoch: int, share: Share) -> EpochPlan:
         """Make the plan of ``epoch``, unless it is there; ``share`` lets all ranks agree on P."""
         layout = self._layout
-        if self.plan is not None and (self.plan.epoch, self.plan.layout) == (epoch, layout):
+        if self.plan is not None and (self.plan.epoch, self._planned_for) == (epoch, layout):
             return self.plan
         self.settle()
         if not self.is_measured(epoch):
             self._measure(epoch, share)
-        request = self.request(epoch)
-        if self.selects(epoch):
-            assert self.probabilities is not None
-            ids = self.strategy.plan_epoch(self.probabilities, request)
-        else:
-            ids = self.strategy.plain_epoch(request)
-        self.plan = EpochPlan(epoch, ids, layout)
-        self._batch_ids = self._visits(self.plan)
-        self._usable = torch.ones(len(ids), dtype=torch.bool)
+        self._planned_for = layout
+        self.plan = self._selected_plan(epoch) if self.selects(epoch) else self.shuffled_plan(epoch)
+        if not isinstance(self.plan, BlockPlan):
+            self._batch_ids = self._visits(self.plan, self.plan.ids)
+        self._fault = torch.tensor(_NO_FAULT)
         self._trained = [False] * len(self.plan)
         self._batches_done = self.skipped_batches = 0
         return self.plan
@@ -186,20 +193,50 @@ class Selector:
             fills_last=self.fill_last,
         )
 
-    def _visits(self, plan: EpochPlan) -> Tensor:
-        """The plan's ids, where a sample that comes twice in a batch counts once: repeats become the spare id n."""
-        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
-            return plan.ids
-        size, spare = plan.layout.global_batch_size, plan.layout.num_samples
-        # What fills the last row is no repeat.
-        rows = torch.cat([plan.ids, spare + torch.arange(-len(plan.ids) % size)]).view(-1, size)
-        if len(rows_with_repeats(rows)) == 0:
-            return plan.ids
-        return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(plan.ids)]
+    def _selected_plan(self, epoch: int) -> EpochPlan:
+        assert self.probabilities is not None
+        request = self.request(epoch)
+        if self.order is None:
+            ids, layout = self.strategy.plan_epoch(self.probabilities, request), self._layout
+            if self.strategy.decides_size and len(ids) < request.count:
+                layout = replace(layout, epoch_samples=len(ids))
+                ids = ids[: layout.num_draws]
+            if len(ids) == 0:
+                raise SelectionError(
+                    f"epoch {epoch} would have no whole batch, and drop_last=True drops the rest; use smaller batches, "
+                    "or drop_last=False."
+                )
+            return EpochPlan(epoch, ids, layout)
+        fill = request.fills_last or getattr(self.strategy, "fill_last", False)
+        drawn = self.probabilities if fill or draws_by_probabilities(self.strategy) else None
+        return self.order.plan(epoch, self.seed, self._layout, drawn, fill)
 
     def shuffled_plan(self, epoch: int) -> EpochPlan:
-        """A plain pass that depends on no prediction, for readers beside the training."""
+        """A plain pass that depends on no prediction; also for readers beside the training."""
+        if self.order is not None:
+            return self.order.plan(epoch, self.seed, self._layout, None, False)
         return EpochPlan(epoch, self.strategy.plain_epoch(self.request(epoch)), self._layout)
+
+    def _visits(self, plan: EpochPlan, ids: Tensor) -> Tensor:
+        """Ids of whole batches, where a sample that comes twice in one counts once: repeats become the spare id n."""
+        if self.replacement in ("batch", "none") and plan.layout.epoch_samples is None:
+            return ids
+        size, spare = plan.layout.global_batch_size, plan.layout.num_samples
+        # What fills the last row is no repeat.
+        rows = torch.cat([ids, spare + torch.arange(-len(ids) % size)]).view(-1, size)
+        if len(rows_with_repeats(rows)) == 0:
+            return ids
+        return torch.where(repeats_in_rows(rows), spare, rows).flatten()[: len(ids)]
+
+    def _ids_to_learn(self, batch: int, count: int, device: torch.device) -> Tensor:
+        """The ids of the ``count`` samples from global batch ``batch`` on, without repeats in a batch."""
+        plan = self._planned
+        if isinstance(plan, BlockPlan):
+            return self._visits(plan, plan.rows(batch, count)).to(device, non_blocking=True)
+        if self._batch_ids.device != device:
+            self._batch_ids = self._batch_ids.to(device)
+        first = batch * plan.layout.global_batch_size
+        return self._batch_ids[first : first + count]
 
     def selects(self, epoch: int) -> bool:
         """Whether an epoch is selected rather than a shuffled pass."""
@@ -221,12 +258,13 @@ class Selector:
         """
         plan, probs = self._planned, seen.probs
         self.check_labels(probs)
-        if self._batch_ids.device != probs.device:
-            self._batch_ids, self._usable = self._batch_ids.to(probs.device), self._usable.to(probs.device)
         size = plan.layout.global_batch_size
-        rows = slice(batch * size, batch * size + len(probs))
-        self._usable[rows] = seen.usable
-        ids = torch.where(seen.usable, self._batch_ids[rows], plan.layout.num_samples)
+        if len(probs):
+            places = torch.arange(batch * size, batch * size + len(probs), device=probs.device)
+            fault = torch.where(seen.usable, _NO_FAULT, places).amin()
+            self._fault = torch.minimum(self._fault.to(probs.device, non_blocking=True), fault)
+        planned = self._ids_to_learn(batch, len(probs), probs.device)
+        ids = torch.where(seen.usable, planned, plan.layout.num_samples)
         targets = repeat(None) if seen.targets is None else torch.split(seen.targets, size)
         for of_batch in zip(torch.split(ids, size), torch.split(probs, size), targets, strict=False):
             self.strategy.update(*of_batch)
@@ -262,10 +300,10 @@ class Selector:
     def first_fault(self) -> tuple[int, int] | None:
         """(batch, sample id) of the first prediction of this epoch that could not be used; waits for the device."""
         self.settle()
-        if self.plan is None or bool(self._usable.all()):
+        if self.plan is None or (place := int(self._fault)) == _NO_FAULT:
             return None
-        place = int(self._usable.int().argmin())
-        return place // self.plan.layout.global_batch_size, int(self.plan.ids[place])
+        batch, row = divmod(place, self.plan.layout.global_batch_size)
+        return batch, int(self.plan.global_batch(batch)[row])
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """What was trained in this epoch, for loggers."""
@@ -273,13 +311,19 @@ class Selector:
         values = {
             "pressure": self.pressure,
             "effective_sample_size": None if probabilities is None else effective_sample_size(probabilities),
-            "distinct_share": distinct_share(self.trained_ids(), self._layout.num_samples),
+            "distinct_share": self._distinct_share(),
             "mean_uncertainty": None if mean is None else float(mean),
             "correlation_drift": None if self.drift is None else float(self.drift),
             "steps_without_predictions": float(self.skipped_batches) or None,
             "seconds": seconds,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def _distinct_share(self) -> float:
+        """Which share of the samples was trained on in this epoch so far."""
+        if isinstance(self.plan, BlockPlan) and self.draws is not None:
+            return self.draws.share_drawn_in(self.plan.epoch)
+        return distinct_share(self.trained_ids(), self._layout.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and scalars from which selection resumes exactly (or, if compact, validly)."""
@@ -289,6 +333,7 @@ class Selector:
             "version": STATE_VERSION,
             "strategy": type(self.strategy).__name__,
             "arguments": plain_arguments(self.strategy),
+            "order": str(self.order),
             "seed": self.seed,
             "joined_epoch": self.joined_epoch,
             "epoch": -1 if self.plan is None else self.plan.epoch,
@@ -336,7 +381,9 @@ class Selector:
 
     def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
-        here, there = plain_arguments(self.strategy), state.get("arguments", {})
+        here, there = plain_arguments(self.strategy), dict(state.get("arguments", {}))
+        if "order" in state:
+            here["order"], there["order"] = str(self.order), state["order"]
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
 
     @property

@@ -90,7 +90,9 @@ def check_loader(dataloader: Any, rank: int, world_size: int) -> None:
     if isinstance(dataloader.dataset, IterableDataset):
         raise SelectionError(
             "an IterableDataset decides its own order, so its samples cannot be chosen; use a map-style dataset with "
-            "__len__ and __getitem__."
+            "__len__ and __getitem__: lightning_ubs.streams.indexed(dataset) makes one of a litdata or mosaicml "
+            "StreamingDataset, and samples that only come one after the other (WebDataset, Ray Data) can be written as "
+            "chunks by litdata.optimize or streaming.MDSWriter first."
         )
     if not getattr(dataloader, "in_order", True):
         raise SelectionError("in_order=False loses which sample a prediction belongs to; use in_order=True.")

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.functional import importance_weights
 from lightning_ubs.selection.options import Unbiased
 from lightning_ubs.selection.plan import EpochPlan
 from lightning_ubs.selection.planner import Schedule, Selector
@@ -53,7 +52,7 @@ class SampleWeights:
                 f"{type(selector.strategy).__name__} never draws {impossible} of the samples (their P is 0), so no "
                 "weights make its gradients unbiased; use a strategy or a smoothing that leaves each sample a chance."
             )
-        weights = importance_weights(probabilities / probabilities.sum())
+        weights = selector.strategy.sample_importance(probabilities / probabilities.sum())
         return weights ** annealed_exponent(epoch, selector.schedule) if self._is_annealed else weights
 
 

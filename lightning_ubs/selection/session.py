@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
-from typing import Any
+from enum import Enum
+from typing import Any, Protocol
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -17,11 +17,24 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading import DatasetLabels, feature_matrix
 from lightning_ubs.selection import _lightning
 from lightning_ubs.selection._lightning import LoaderKey, LoaderSeam
-from lightning_ubs.selection.checkpoint import say_if_a_batch_is_missing, say_if_batches_differ, say_what_differs
+from lightning_ubs.selection.checkpoint import (
+    warn_if_arguments_changed,
+    warn_if_batch_missing,
+    warn_if_batch_size_changed,
+)
+from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.loader import follow, unfollow
-from lightning_ubs.selection.options import Memory, check_shard, prepare_strategy, samples_per_epoch, shard_of
+from lightning_ubs.selection.options import (
+    Memory,
+    SaveState,
+    check_shard,
+    prepare_strategy,
+    samples_per_epoch,
+    shard_of,
+)
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
 from lightning_ubs.selection.planner import Schedule, Selector
+from lightning_ubs.selection.random_states import RandomStates
 from lightning_ubs.selection.requirements import (
     check_loader,
     check_same_dataset,
@@ -29,86 +42,88 @@ from lightning_ubs.selection.requirements import (
     warn_if_nothing_is_selected,
 )
 from lightning_ubs.state import Shard
-from lightning_ubs.strategies import TrainingSet
+from lightning_ubs.strategies import Strategy, TrainingSet
+
+
+class Owner(Protocol):
+    """What a session reads of its callback."""
+
+    seed: int
+    strategy: Strategy
+    warmup_epochs: int
+    given_arguments: dict[str, int | None]
+    end_epoch: int | float | None
+    labels: Any
+    features: Any
+    history_dtype: torch.dtype
+    epoch_size: float | int | None
+    memory: Memory
+    loader: LoaderKey | None
+    save_state: SaveState
+    refresh: EvaluationPass | None
+
+    def see_dataset(self, labels: DatasetLabels, dataset: Any) -> None:
+        """Take note of the train dataset and of what it shows of its labels."""
+
+    def predict_all(self, epoch: int, loader: DataLoader[Any]) -> None:
+        """Update the strategy with predictions of all samples, where ``refresh`` asks for them."""
+
+
+class Origin(Enum):
+    """Where what the strategy knows comes from."""
+
+    NOTHING = "nothing was learnt before this fit"
+    PREVIOUS_FIT = "the previous fit of the same trainer"
+    CHECKPOINT = "a checkpoint"
+
+
+class Phase(Enum):
+    """How far a fit has got."""
+
+    WAITING = "training has not begun"
+    STARTED = "training has begun, its first batch is still to come"
+    RUNNING = "at least one batch was begun"
 
 
 class FitSession:
-    """Connects a selector with one fit of a trainer; made in ``setup``, closed in ``teardown``.
+    """Connects a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
 
     Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every process runs;
     reading the loader only reads it.
 
+    A checkpoint is stored by :meth:`load`, restored when the dataset is known, and compared with this run once, at the
+    first batch (:meth:`start_batch`).
+
     Args:
-        owner: the callback, which a tuner may put aside.
+        callback: whose arguments are read; a tuner may put it aside.
         trainer: the trainer of this fit.
-        selector: what makes the plans.
-        key: which of several loaders to select from.
-        seed: of every draw.
-        warmup_epochs: shuffled epochs before the first selected one.
-        start_epoch: the first selected epoch, where it is given.
-        end_epoch: the epoch from which the pressure is 1, where it is given.
-        labels: the label matrix, where it is given.
-        features: the feature matrix, where it is given.
-        history_dtype: how predictions are kept.
-        epoch_size: samples per epoch, as a share or a number.
-        memory: whether processes divide what is remembered among them.
-        on_dataset: called with what the dataset shows of its labels.
-        refresh: called with this, an epoch but the first, and the loader, before anything is measured for that epoch.
+        selector: makes the plans.
+        seed: of every draw, which differs from the callback's beside other selections.
     """
 
-    def __init__(
-        self,
-        owner: Callback,
-        trainer: Trainer,
-        selector: Selector,
-        *,
-        key: LoaderKey | None,
-        seed: int,
-        warmup_epochs: int,
-        start_epoch: int | None,
-        end_epoch: int | float | None,
-        labels: Any,
-        features: Any,
-        history_dtype: torch.dtype,
-        epoch_size: float | int | None,
-        memory: Memory,
-        on_dataset: Callable[[DatasetLabels], None],
-        refresh: Callable[[FitSession, int, DataLoader[Any]], None] | None = None,
-    ) -> None:
-        self.owner = owner
+    def __init__(self, callback: Owner, trainer: Trainer, selector: Selector, seed: int) -> None:
+        self.callback = callback
         self.trainer = trainer
         self.selector = selector
-        self.key = key
         self.seed = seed
-        self.warmup_epochs = warmup_epochs
-        self.start_epoch = start_epoch
-        self.end_epoch = end_epoch
-        self.labels, self.features = labels, features
-        self.history_dtype = history_dtype
-        self.epoch_size = epoch_size
-        self.memory = memory
-        self._on_dataset = on_dataset
-        self._refresh = refresh
         self.dataset: Any = None
         self.first_step = 0
-        self._continues = trainer.current_epoch > 0
-        self._fresh = False  # nothing was learnt in the epochs before this fit
-        self._begun = False
-        self._first_batch = True
-        self._has_grown = False
+        self.random = RandomStates(trainer, enabled=callback.save_state == "full")
+        self._origin = Origin.PREVIOUS_FIT if trainer.current_epoch > 0 else Origin.NOTHING
+        self._phase = Phase.WAITING
+        self._checkpoint: dict[str, Any] | None = None
         self._read_early = False  # by a tuner, or in advance
-        self._loaded: dict[str, Any] | None = None  # a checkpoint that waits for the dataset
-        self._restored: dict[str, Any] | None = None  # a checkpoint whose first batch is still to come
+        self._known_growth = 0
         self._loader: DataLoader[Any] | None = None
         self._sampler: SelectionSampler | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
         self._exit = ExitStack()
         self._exit.enter_context(_lightning.quiet_resume())
-        seam = LoaderSeam.join(trainer, key, self._take_loader)
-        self._exit.callback(seam.leave, key)
+        seam = LoaderSeam.join(trainer, callback.loader, self._take_loader)
+        self._exit.callback(seam.leave, callback.loader)
         self._exit.callback(self._release_loader)
-        if self._continues:
+        if self._origin is Origin.PREVIOUS_FIT:
             selector.drop_plan()
         else:
             selector.forget()
@@ -120,26 +135,26 @@ class FitSession:
         self.dataset = None
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, now or as soon as the dataset is known."""
-        self._loaded = state
+        """Store a checkpoint; it is restored now, or as soon as the dataset is known."""
+        self._checkpoint = state
+        self.random.load(state.get("random"))
         if self.dataset is not None:
             self._restore()
 
     def begin(self) -> None:
         """Training starts: plan the epoch that the trainer stands in, and say what was found."""
         trainer, selector = self.trainer, self.selector
-        if self._fresh and trainer.current_epoch > 0:
+        if self._origin is Origin.NOTHING and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
                 f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = _lightning.last_epoch(trainer)
-        selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, (last or 0) + 1)
+        selector.schedule = Schedule.of(selector.strategy, self._start, self.callback.end_epoch, (last or 0) + 1)
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
-        if self._restored is not None:
-            say_if_batches_differ(self._restored, selector)
-        self._begun = True
+        self._phase = Phase.STARTED
+        self.random.begin(None if self._loader is None else self._loader.generator)
         self.first_step = trainer.global_step
         self.prepare()
         if self._read_early:
@@ -157,25 +172,28 @@ class FitSession:
         epoch = self.trainer.current_epoch
         if not self.selector.is_measured(epoch):
             self._check_size()
-        if self._refresh is not None and epoch > 0 and not self.selector.is_measured(epoch):
-            assert self._loader is not None
-            self._refresh(self, epoch, self._loader)
-        return self.selector.prepare(epoch, self._share)
+            if self.callback.refresh is not None and epoch > 0 and self._loader is not None:
+                self.callback.predict_all(epoch, self._loader)
+        plan = self.selector.prepare(epoch, self._share)
+        if self.selector.strategy.decides_size and self._phase is not Phase.WAITING:
+            _lightning.set_epoch_length(self.trainer, len(plan))
+        return plan
 
     def start_batch(self, batch: int) -> None:
-        """The trainer begins batch ``batch``; the first one of a resumed run tells what the checkpoint lacks."""
-        state, self._restored = self._restored, None
-        if not self._first_batch:
+        """Begin batch ``batch``; the first one of a resumed run compares the checkpoint with this run."""
+        if self._phase is Phase.RUNNING:
             return
-        self._first_batch = False
-        epoch = self.trainer.current_epoch
+        self._phase = Phase.RUNNING
         self.selector.resume_at(batch)
-        if state is not None:
-            say_if_a_batch_is_missing(state, epoch, batch, int(self.trainer.num_training_batches))
+        if self._checkpoint is not None:
+            warn_if_arguments_changed(self._checkpoint, self.selector, (self.callback.seed, self.seed))
+            warn_if_batch_size_changed(self._checkpoint, self.selector)
+            place = self.trainer.current_epoch, batch
+            warn_if_batch_missing(self._checkpoint, *place, int(self.trainer.num_training_batches))
 
     def own_batch(self, batch: Any) -> Any:
         """The part of a batch that comes from the loader that is selected from."""
-        key = _lightning.only_key(self.trainer) if self.key is None else self.key
+        key = _lightning.only_key(self.trainer) if self.callback.loader is None else self.callback.loader
         return batch if key is None or batch is None else batch[key]
 
     def even_out(self, loss: Tensor) -> None:
@@ -184,7 +202,7 @@ class FitSession:
         The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
         Of several loaders only one has a short batch, and the loss has terms of all: there it is left as it is.
         """
-        if self.key is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
+        if self.callback.loader is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
             return
         weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
         if weight != 1:
@@ -195,15 +213,25 @@ class FitSession:
         if _lightning.fetches_in_step(self.trainer) and self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
+    @property
+    def worker_root(self) -> int | None:
+        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+        return self.random.root
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run is continued whose workers had drawn their seed already."""
+        return self.random.resumes
+
     def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
         """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
         trainer = self.trainer
         if not _lightning.is_read_by_training(trainer, iterator):
             return None
         batch = _lightning.batch_to_fetch(trainer)
-        plan = self.prepare() if self._begun and not self._is_aside else self.selector.plan
+        plan = self.prepare() if self._phase is not Phase.WAITING and not self._is_aside else self.selector.plan
         if plan is None or self._is_aside:
-            self._read_early = not self._begun
+            self._read_early = self._phase is Phase.WAITING
             return self._plan_aside(), batch
         reached = self._delivered[1] if self._delivered[0] is plan else 0
         if _lightning.fetches_in_advance(trainer) and reached == batch + 1:
@@ -211,6 +239,8 @@ class FitSession:
         if batch < reached:
             self._refuse_fetches()
         self._delivered = plan, batch + 1
+        self.random.proceed()
+        self.random.before_fetch()
         return plan, batch
 
     def plan_to_read(self) -> EpochPlan:
@@ -225,7 +255,7 @@ class FitSession:
     @property
     def _is_aside(self) -> bool:
         """Whether a tuner runs the loop without this callback."""
-        return not any(callback is self.owner for callback in _lightning.callbacks_of(self.trainer))
+        return not any(one is self.callback for one in _lightning.callbacks_of(self.trainer))
 
     def _plan_aside(self) -> EpochPlan:
         epoch = self.trainer.current_epoch
@@ -245,10 +275,10 @@ class FitSession:
     @property
     def _start(self) -> int:
         """The first selected epoch."""
-        start = self.start_epoch
+        start = self.callback.given_arguments["start_epoch"]
         if start is not None:
             return start
-        return self.selector.joined_epoch + self.selector.strategy.default_start(self.warmup_epochs)
+        return self.selector.joined_epoch + self.selector.strategy.default_start(self.callback.warmup_epochs)
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -257,15 +287,16 @@ class FitSession:
         check_loader(dataloader, rank, world_size)
         batches = dataloader.batch_sampler
         n = len(dataloader.dataset)
-        samples = samples_per_epoch(self.epoch_size, n)
+        samples = samples_per_epoch(self.callback.epoch_size, n)
         layout = BatchLayout(n, batches.batch_size, batches.drop_last, world_size, rank, samples)
         if samples is not None and layout.num_batches == 0:
             raise SelectionError(
                 f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
                 "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
             )
+        selector.see_dataset(dataloader.dataset)
         if self.dataset is None:
-            shard = shard_of(self.memory, layout, trainer.strategy.root_device)
+            shard = shard_of(self.callback.memory, layout, trainer.strategy.root_device)
             self._prepare_strategy(dataloader, shard)
         elif layout.num_samples != selector.strategy.num_samples:
             raise SelectionError(
@@ -281,9 +312,9 @@ class FitSession:
         sampler.bind(lambda: (self.plan_to_read(), 0), layout)
         self._loader = dataloader if own else _lightning.with_sampler(dataloader, sampler)
         follow(self._loader, self)
-        if self._fresh and trainer.current_epoch == 0 and not self._is_aside:
+        if self._origin is Origin.NOTHING and trainer.current_epoch == 0 and not self._is_aside:
             # Beside a loader of unknown length Lightning fetches the first batch right after this.
-            selector.schedule = Schedule.of(selector.strategy, self._start, self.end_epoch, self._start + 2)
+            selector.schedule = Schedule.of(selector.strategy, self._start, self.callback.end_epoch, self._start + 2)
             self.prepare()
         return self._loader
 
@@ -298,23 +329,24 @@ class FitSession:
     def _prepare_strategy(self, dataloader: DataLoader[Any], shard: Shard) -> None:
         """First loader of a fit: prepare the strategy for the dataset, and restore a checkpoint."""
         strategy, dataset, n = self.selector.strategy, dataloader.dataset, shard.num_samples
-        shown = DatasetLabels(self.labels, dataset)
+        shown = DatasetLabels(self.callback.labels, dataset)
         if self.trainer.world_size > 1:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
-        if not (self._continues and self._loaded is None and strategy.num_samples == n):
+        continues = self._origin is Origin.PREVIOUS_FIT and self._checkpoint is None and strategy.num_samples == n
+        if not continues:
             name = type(strategy).__name__
             labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
             features = None
             if "features" in strategy.needs | strategy.uses:
-                required = "features" in strategy.needs or self.features is not None
+                required = "features" in strategy.needs or self.callback.features is not None
                 with nullcontext() if required else suppress(SelectionError):
-                    features = feature_matrix(self.features, dataset, name, shown)
-            prepare_strategy(strategy, TrainingSet(n, labels, features, self.history_dtype, shard))
-            self._fresh = self._loaded is None
+                    features = feature_matrix(self.callback.features, dataset, name, shown)
+            prepare_strategy(strategy, TrainingSet(n, labels, features, self.callback.history_dtype, shard))
+            self._origin = Origin.NOTHING
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()
-        self._on_dataset(shown)
+        self.callback.see_dataset(shown, dataset)
 
     def _check_size(self) -> None:
         """Refuse a dataset that has shrunk, and say once that one has grown."""
@@ -324,8 +356,8 @@ class FitSession:
                 f"the train dataset shrank from {known} to {now} samples since training began, so some planned samples "
                 "are gone; keep its size, and start another fit, with a new Trainer, for another dataset."
             )
-        if now > known and not self._has_grown:
-            self._has_grown = True
+        if now > known and not self._known_growth:
+            self._known_growth = now - known
             rank_zero_warn(
                 f"The train dataset grew from {known} to {now} samples since training began; the new ones are not "
                 "drawn. Start another fit, with a new Trainer, to train on all of them.",
@@ -333,14 +365,10 @@ class FitSession:
             )
 
     def _restore(self) -> None:
-        """Go on where the checkpoint was taken."""
-        state, self._loaded = self._loaded, None
-        if state is None:
-            return
-        say_what_differs(state, self.selector, getattr(self.owner, "seed", self.seed))
-        self.selector.load_state_dict(state)
-        self._restored = state
-        self._fresh = False
+        """Continue where the checkpoint was taken."""
+        if self._checkpoint is not None:
+            self.selector.load_state_dict(self._checkpoint)
+            self._origin = Origin.CHECKPOINT
 
     def _share(self, probabilities: Tensor) -> Tensor:
         if self.trainer.world_size == 1:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Ids that wait to be counted: many at once are counted faster, but their memory should not grow with the epoch.
+_MOST_WAITING = 2**20
+
 
 class DrawCounts:
     """Counts the draws of every sample, on the CPU: ids are planned there, so that no device is waited for.
@@ -22,6 +25,7 @@ class DrawCounts:
         self._times = torch.zeros(num_samples, dtype=torch.int32)
         self._last_epoch = torch.full((num_samples,), -1, dtype=torch.int32)
         self._waiting: list[Tensor] = []
+        self._rows_waiting = 0
         self._epoch = -1
 
     def __len__(self) -> int:
@@ -45,6 +49,14 @@ class DrawCounts:
             self._settle()
             self._epoch = epoch
         self._waiting.append(ids)
+        self._rows_waiting += len(ids)
+        if self._rows_waiting > _MOST_WAITING:
+            self._settle()
+
+    def share_drawn_in(self, epoch: int) -> float:
+        """Which share of the samples ``epoch`` is the last one to have drawn."""
+        drawn = sum(int(torch.eq(part, epoch).count_nonzero()) for part in torch.split(self.last_epoch, _MOST_WAITING))
+        return drawn / max(1, len(self))
 
     def state_dict(self) -> dict[str, Tensor]:
         """A copy: a checkpoint may be written while training goes on."""
@@ -52,13 +64,13 @@ class DrawCounts:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copy what :meth:`state_dict` gave."""
-        self._waiting = []
+        self._waiting, self._rows_waiting = [], 0
         self._times.copy_(state["times_drawn"])
         self._last_epoch.copy_(state["last_epoch_drawn"])
 
     def _settle(self) -> None:
         if self._waiting:
             ids = torch.cat(self._waiting)
-            self._waiting = []
+            self._waiting, self._rows_waiting = [], 0
             self._times.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
             self._last_epoch[ids] = self._epoch

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs.functional import draw_epoch, expected_distinct, shuffled_pass
+from lightning_ubs.functional import draw_epoch, expected_distinct, importance_weights, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.state import Shard
 
@@ -163,6 +163,15 @@ class Strategy(ABC):
     def default_start(self, warmup_epochs: int) -> int:
         """The first selected epoch where the user does not say."""
         return warmup_epochs
+
+    @property
+    def decides_size(self) -> bool:
+        """Whether :meth:`plan_epoch` may give fewer samples than are asked for, which makes the epoch shorter."""
+        return False
+
+    def sample_importance(self, probabilities: Tensor) -> Tensor:
+        """What samples count if their draws are weighed (``unbiased=True``), (n,) float64: 1/(nP)."""
+        return importance_weights(probabilities)
 
     def default_end(self, start: int, num_epochs: int) -> int:
         """The end of the schedule where the user does not say: the last epoch, where the pressure is 1."""

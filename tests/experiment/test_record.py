@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ OLD = Path(__file__).parent / "files" / "runs_schema_1.jsonl"
 def record(**more: Any) -> RunRecord:
     identity: dict[str, Any] = {"data": "my images", "model": "CNN", "selection": "MyStrategy", "fold": 1, "seed": 2}
     return RunRecord(**{"key": "0123456789abcdef", "status": "ok"} | identity | more)
+
+
+def test_a_stored_line_has_every_field_and_those_of_before_in_their_order() -> None:
+    line = RunRecord(key="0" * 16, status="ok", data="d", model="m", selection="ubs", fold=0, seed=0).to_json()
+    names = list(json.loads(line))
+    assert names[:13] == [
+        *("schema", "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters"),
+        *("error", "config_hash"),
+    ]
+    assert set(names) == {one.name for one in fields(RunRecord)} | {"schema"}
 
 
 def test_everything_comes_back_from_json() -> None:

@@ -119,7 +119,19 @@ class Tunable(Recorder):
         self.lr = 0.05
 
 
-MODULES = {"sharded": Sharded, "fetches": Fetches, "nested": Nested, "both": Both, "tunable": Tunable}
+class Drops(Recorder):
+    """Drops units; each rank by random numbers of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.net.append(torch.nn.Dropout(0.3))
+
+    def on_train_start(self):
+        if self.current_epoch == 0:
+            torch.manual_seed(100 + self.global_rank)
+
+
+MODULES = {"drops": Drops, "sharded": Sharded, "fetches": Fetches, "nested": Nested, "both": Both, "tunable": Tunable}
 
 
 def make_train(job: dict[str, Any], world: int) -> Any:

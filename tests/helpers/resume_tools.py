@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightning_ubs import (
     D2ACE,
@@ -42,6 +44,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "RepeatFactor": partial(RepeatFactor, 0.9),
     "ClassAware": ClassAware,
     "D2ACE": D2ACE,
+    "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
 }
@@ -91,6 +94,31 @@ class Recorder(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+class Noisy(Recorder):
+    """Draws random numbers of its own in every step, and has statistics of batches."""
+
+    def __init__(self, fail_at: tuple[int, int] | None = None) -> None:
+        super().__init__(fail_at)
+        layers = torch.nn.Linear(FEATURES, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Dropout(0.3)
+        self.net = torch.nn.Sequential(*layers, torch.nn.Linear(8, LABELS))
+
+
+class Augmented(Dataset):
+    """Changes its samples at random, by the generators of torch, NumPy and Python; it shows the labels."""
+
+    def __init__(self, items: TensorDataset) -> None:
+        self.items = items
+        self.labels = items.tensors[1]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x, y = self.items[i]
+        noise = torch.rand(()).item() + np.random.normal() + random.gauss(0, 1)
+        return torch.cat([x[:1], x[1:] + 0.1 * noise]), y
 
 
 def make_loader(data: TensorDataset, batch_size: int = 8, workers: int = 0, **kwargs: object) -> DataLoader:

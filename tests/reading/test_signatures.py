@@ -9,20 +9,20 @@ from lightning_ubs.reading.signatures import LabelMemory, bits, distance, signat
 
 
 def test_one_hot_rows_and_class_indices_have_the_same_signature() -> None:
-    classes = torch.tensor([0, 5, 62, 63, 99])
+    classes = torch.tensor([0, 5, 51, 52, 99])
     rows = torch.nn.functional.one_hot(classes, 100)
     assert torch.equal(signatures(rows), signatures(classes, classes=True))
     assert torch.equal(signatures(rows.bool()), signatures(rows.double() * 0.6 + 0.3))
     assert signatures(torch.tensor([-100, 1]), classes=True).tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("labels", [1, 2, 63, 64, 200])
+@pytest.mark.parametrize("labels", [1, 2, 52, 53, 200])
 def test_bits_count_the_labels_that_differ(labels: int) -> None:
     rows = (torch.rand(50, labels, generator=torch.Generator().manual_seed(0)) > 0.5).float()
     flipped = rows.clone()
     flipped[:, labels // 2] = 1 - flipped[:, labels // 2]
     found = signatures(rows)
-    assert bool((found >= 0).all()), "the sign stays free"
+    assert bool((found >= 0).all()), "a negative one is of no sample"
     assert bits(found ^ signatures(flipped)).tolist() == [1] * 50
 
 

@@ -38,6 +38,10 @@ def two(tmp_path_factory):
     jobs["cut"] = {"batch_size": 4, "cut": [3, 2]}
     jobs["resumed"] = {"batch_size": 4, "resume": str(folder / "cut" / "cut.ckpt")}
     jobs["sharded"] = {"batch_size": 4, "sharded": True}
+    drops = {"batch_size": 4, "module": "drops"}
+    jobs["drops"] = drops
+    jobs["drops cut"] = drops | {"cut": [3, 2]}
+    jobs["drops resumed"] = drops | {"resume": str(folder / "drops cut" / "cut.ckpt")}
     for samples in UNDIVIDED:
         jobs[f"{samples} samples"] = {"batch_size": 4, "samples": samples}
     return launch(folder, 2, jobs)
@@ -94,6 +98,14 @@ def clock(tmp_path_factory):
         "other rank": small | {"loader": "other_rank", "distributed_sampler": False},
     }
     return launch(folder, 2, jobs)
+
+
+def test_a_resume_restores_the_random_numbers_of_every_rank(two):
+    whole, resumed = read(two / "drops"), read(two / "drops resumed")
+    assert min(resumed[0]["seen"]) == (3, 3)
+    assert torch.equal(resumed[0]["weights"], whole[0]["weights"])
+    states = whole[0]["state"]["random"]["states"]
+    assert not torch.equal(states[0], states[1]), "each rank drew its own"
 
 
 @pytest.mark.parametrize("samples", UNDIVIDED)

@@ -409,7 +409,7 @@ def test_predictions_on_another_device_are_learnt_there_without_waiting_for_it()
         size = len(plan.global_batch(k))
         with forbid_host_wait():
             selector.learn(k, Seen(torch.rand(size, Q, device="meta"), torch.ones(size, device="meta").bool()))
-    assert selector.strategy.memory.visits.device.type == selector._usable.device.type == "meta"
+    assert selector.strategy.memory.visits.device.type == selector._fault.device.type == "meta"
 
 
 def test_one_sample_is_the_whole_set() -> None:

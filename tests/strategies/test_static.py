@@ -163,6 +163,8 @@ HEAVY = [1.0] * (N - 2) + [30.0, 30.0]
         ({"end_epoch": 1}, [False] + [True] * 5),
         ({"end_epoch": 4}, [False] * 4 + [True] * 2),
         ({"end_epoch": 0.34}, [False] * 2 + [True] * 4),
+        ({"end_epoch": 0.2}, [False] + [True] * 5),
+        ({"end_epoch": 0.01}, [False] + [True] * 5),
         ({"end_epoch": 1.0}, [False] * 6),
         ({"start_epoch": 2}, [True] * 2 + [False] + [True] * 3),
         ({"start_epoch": 4}, [True] * 4 + [False, True]),

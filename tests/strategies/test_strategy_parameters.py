@@ -111,7 +111,7 @@ OUT_OF_RANGE: list[tuple[type[Any], str, Any, str]] = [
     (BatchSelection, "end_epoch", 3, "at least 5"),
     (BatchSelection, "replacement", "some", "'batch'.*'none'.*'full'"),
     (BatchSelection, "history_dtype", "int8", "bfloat16.*float16.*float32"),
-    (BatchSelection, "save_state", "nothing", "'full' or 'weights'"),
+    (BatchSelection, "save_state", "nothing", "'full', 'selection' or 'weights'"),
     (BatchSelection, "strategy", "ubs", "such as UBS"),
 ]
 

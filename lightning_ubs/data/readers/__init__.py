@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from lightning_ubs.data.readers.arff import Header, read_arff
+from lightning_ubs.data.readers.arff import read_arff
 from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.data.readers.cache import cache_key, cached, keep
-from lightning_ubs.data.readers.columns import LabelSpec, label_columns, label_list
 from lightning_ubs.data.readers.csv import read_csv
 from lightning_ubs.data.readers.formats import TEXT, Format, detect_format
 from lightning_ubs.data.readers.mat import read_mat
@@ -17,6 +16,7 @@ from lightning_ubs.data.readers.parquet import read_parquet
 from lightning_ubs.data.readers.rda import read_rda
 from lightning_ubs.data.readers.stream import require_file
 from lightning_ubs.data.readers.svmlight import read_svmlight
+from lightning_ubs.data.readers.table import LabelChoice, LabelSpec, label_list
 from lightning_ubs.data.types import MultiLabelData, checked
 from lightning_ubs.errors import DataError
 
@@ -95,19 +95,14 @@ def _read(path: Path, labels: LabelSpec, cache: bool, max_bytes: int | None) -> 
 
 
 def _parsed(path: Path, kind: Format, labels: LabelSpec, xml: Path | None, budget: Budget) -> MultiLabelData:
-    def choose(names: list[str], count: int | None = None) -> list[int]:
-        return label_columns(names, labels, xml, count, budget)
-
-    def choose_attributes(header: Header) -> list[int]:
-        return choose([attribute.name for attribute in header.attributes], header.label_count)
-
+    choice = LabelChoice(labels, xml, budget)
     match kind:
         case "arff":
-            return read_arff(path, choose_attributes, budget)
+            return read_arff(path, choice, budget)
         case "csv":
-            return read_csv(path, choose, budget)
+            return read_csv(path, choice, budget)
         case "parquet":
-            return read_parquet(path, choose, budget)
+            return read_parquet(path, choice, budget)
         case "svmlight":
             return read_svmlight(path, budget)
         case "mat":

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.stream import text_lines
+from lightning_ubs.data.readers.table import LabelChoice
 from lightning_ubs.data.types import MultiLabelData, binary_labels
 from lightning_ubs.errors import DataError
 
@@ -66,12 +67,12 @@ class _Line(ValueError):
     """What is wrong with the current line."""
 
 
-def read_arff(path: Path, choose: Callable[[Header], list[int]], budget: Budget) -> MultiLabelData:
+def read_arff(path: Path, labels: LabelChoice, budget: Budget) -> MultiLabelData:
     """Return the content of an ARFF file.
 
     Args:
         path: The file, plain or compressed.
-        choose: Given the header, returns the columns that are labels.
+        labels: Which attributes are labels.
         budget: What the file may fill.
     """
     number = 0
@@ -88,7 +89,7 @@ def read_arff(path: Path, choose: Callable[[Header], list[int]], budget: Budget)
         rows = numbered(lines)
         try:
             header = _read_header(rows, budget)
-            label_columns = choose(header)
+            label_columns = labels.among([attribute.name for attribute in header.attributes], header.label_count)
             table = _read_rows(rows, header.attributes, budget)
         except DataError:
             raise

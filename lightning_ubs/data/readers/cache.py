@@ -13,8 +13,8 @@ import numpy as np
 
 from lightning_ubs._utils.files import sha256, user_cache, write_problem
 from lightning_ubs.data.readers.budget import Budget
-from lightning_ubs.data.readers.columns import LabelSpec
 from lightning_ubs.data.readers.npz import MEMBERS, from_members, read_members, to_members, write_members
+from lightning_ubs.data.readers.table import LabelSpec
 from lightning_ubs.data.types import MultiLabelData, checked
 
 log = logging.getLogger(__name__)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from lightning_ubs.data.readers.budget import OBJECT, Budget
 from lightning_ubs.data.readers.stream import text_lines
-from lightning_ubs.data.readers.table import check_names, split_table
+from lightning_ubs.data.readers.table import LabelChoice, check_names, split_table
 from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 
@@ -19,12 +19,12 @@ _WORDS = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 _MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
 
 
-def read_csv(path: Path, choose: Callable[[list[str]], list[int]], budget: Budget) -> MultiLabelData:
+def read_csv(path: Path, labels: LabelChoice, budget: Budget) -> MultiLabelData:
     """Return the content of a CSV file; the first line names the columns, and decides between ``,``, ``;`` and tab.
 
     Args:
         path: The file, plain or compressed.
-        choose: Given the names of the columns, returns those that are labels.
+        labels: Which columns are labels.
         budget: What the file may fill.
     """
     with text_lines(path, budget) as lines:
@@ -35,7 +35,7 @@ def read_csv(path: Path, choose: Callable[[list[str]], list[int]], budget: Budge
             names = [name.strip() for name in next(reader, [])]
             budget.hold(OBJECT * len(names))
             check_names(names, path.name)
-            label_columns = choose(names)
+            label_columns = labels.among(names)
             table = _rows(reader, names, budget)
         except csv.Error as error:
             raise DataError(f"{path.name}, line {reader.line_num}: {error}; correct the line.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,19 @@ import numpy as np
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.data.readers.budget import OBJECT, Budget
-from lightning_ubs.data.readers.table import check_names, split_table
+from lightning_ubs.data.readers.table import LabelChoice, check_names, split_table
 from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 
 _ROWS = 65_536
 
 
-def read_parquet(path: Path, choose: Callable[[list[str]], list[int]], budget: Budget) -> MultiLabelData:
+def read_parquet(path: Path, labels: LabelChoice, budget: Budget) -> MultiLabelData:
     """Return the content of a Parquet file.
 
     Args:
         path: The file.
-        choose: Given the names of the columns, returns those that are labels.
+        labels: Which columns are labels.
         budget: What the file may fill; what the file claims is counted first, then what it holds.
     """
     parquet = optional_import("pyarrow.parquet", extra="parquet")
@@ -32,7 +31,7 @@ def read_parquet(path: Path, choose: Callable[[list[str]], list[int]], budget: B
     rows, width = file.metadata.num_rows, len(names)
     budget.hold(OBJECT * width + 8 * min(rows, _ROWS) * width + 4 * rows * width)
     check_names(names, path.name)
-    label_columns = choose(names)
+    label_columns = labels.among(names)
     _check_kinds(file.schema_arrow, path.name)
     table = np.empty((rows, width), dtype=np.float32)
     start = 0
