@@ -69,7 +69,7 @@ LAB_ROOMS = ("data", "models", "experiment", "report", "comparison", "cli", "met
 
 # What stands against the direction and is being mended. An entry that is no longer needed fails the test.
 NOT_YET: set[tuple[str, str]] = {("inspection", "callback")}
-CIRCLES_NOT_YET = {"inspection", "report"}
+CIRCLES_NOT_YET = {"inspection"}
 """Rooms in which files import each other in a circle."""
 
 # Besides the standard library, and without Lightning or Hydra.
