@@ -76,8 +76,9 @@ class BatchSelection(SelectionViews, Callback):
             accepts it and leaves that part as it is. ``"annealed"`` lets the exponent of the weights rise from 0 to 1
             over the selected epochs. Needs ``replacement="systematic"`` or ``"full"``. Defaults to the strategy's own
             value, or to False.
-        outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``, a function
-            ``(pl_module, outputs, batch) -> Tensor``, or None: what the loss was computed from. Whatever is read is
+        outputs: Where the predictions are: a key of what ``training_step`` returns, ``"module:NAME"``,
+            ``"module:NAME[PART]"``, a function ``(pl_module, outputs, batch) -> Tensor``, or None: ``probs`` or
+            ``logits`` in what ``training_step`` returns, else what the loss was computed from. Whatever is read is
             proven by the loss, which falls when it moves toward the labels of the planned samples; what cannot be
             proven is refused, or announced as not verified.
         targets: Where the true labels of a batch are (``HardImbalance``): a key, a function, or None: what the loss was
@@ -94,7 +95,7 @@ class BatchSelection(SelectionViews, Callback):
         memory: With several ranks, ``"replicated"`` keeps the full per-sample history on every rank, ``"sharded"``
             divides it among them; the same samples are selected.
         save_state: ``"full"`` makes a resume exact, dropout and augmentation included: worker processes are seeded for
-            each batch, and the states of all random generators are saved (15 kB per rank); ``"selection"`` leaves
+            each batch, and the states of all random generators are saved (10 kB per rank); ``"selection"`` leaves
             generators alone, so that the same samples are drawn, but dropout differs; ``"weights"`` keeps checkpoints
             small and a resume valid.
         log_metrics: Log pressure, effective sample size and the like once per epoch.

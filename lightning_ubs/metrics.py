@@ -17,7 +17,7 @@ from torchmetrics.classification import BinaryF1Score, BinaryHammingDistance
 from torchmetrics.functional.classification import multilabel_average_precision
 from torchmetrics.utilities import dim_zero_cat
 
-from lightning_ubs.known_metrics import METRICS
+from lightning_ubs._utils.known_metrics import METRICS
 
 __all__ = [
     "HIGHER_IS_BETTER",

@@ -391,7 +391,7 @@ def _product(edge: Edge, rows: int, shape: tuple[int, ...]) -> tuple[Edge | None
     return (base, factor) if by_sample and same_form else (None, None)
 
 
-def _linear(edge: Edge, rows: int, ndim: int) -> tuple[Edge, Tensor | None, bool]:
+def _linear(edge: Edge, rows: int, ndim: int, in_sum: bool = False) -> tuple[Edge, Tensor | None, bool]:
     node = edge[0]
     name = "" if node is None else node.name()
     here = edge, torch.ones(()), False
@@ -401,8 +401,10 @@ def _linear(edge: Edge, rows: int, ndim: int) -> tuple[Edge, Tensor | None, bool
         number = node._saved_self if live[0] else node._saved_other
         if not isinstance(number, Tensor):
             return here
-        base, factor, by_sample = _linear(inputs[live[0]], rows, ndim)
-        own = number.detach()
+        base, factor, by_sample = _linear(inputs[live[0]], rows, ndim, in_sum)
+        if not (in_sum or by_sample or _is_by_sample(number, rows, ndim)):
+            return here
+        own = number.detach() if number.ndim else number
         factor = (
             None if factor is None else factor.to(own.device) * own if name[0] == "M" else factor.to(own.device) / own
         )
@@ -413,14 +415,14 @@ def _linear(edge: Edge, rows: int, ndim: int) -> tuple[Edge, Tensor | None, bool
         if by_sample or _is_by_sample(mask, rows, ndim):
             return base, None, True
     if name in ("AddBackward0", "SubBackward0") and len(live) == 2:
-        (first, one, a), (second, other, b) = (_linear(child, rows, ndim) for child in inputs)
+        (first, one, a), (second, other, b) = (_linear(child, rows, ndim, in_sum=True) for child in inputs)
         if first == second and (a or b):
             known = one is not None and other is not None and node._saved_alpha == 1
             if one is None or other is None or not known:
                 return first, None, True
             return first, one.to(other.device) + (other if name[0] == "A" else -other), True
     if name == "WhereBackward0" and len(live) == 2:
-        (first, one, _), (second, other, _) = (_linear(child, rows, ndim) for child in inputs)
+        (first, one, _), (second, other, _) = (_linear(child, rows, ndim, in_sum=True) for child in inputs)
         condition = node._saved_condition
         if first == second and one is not None and other is not None and _is_by_sample(condition, rows, ndim):
             return first, torch.where(condition, one.to(condition.device), other.to(condition.device)), True

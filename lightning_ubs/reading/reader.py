@@ -539,9 +539,13 @@ class StepReader:
         refuted = main_groups(groups, Proof.REFUTED)
         if not refuted:
             self._raise_not_found(outputs, rows)
-        if len(refuted) > 1 or self._ids is not False or refuted[0].readable is None:
+        if len(refuted) > 1 or not self._is_believed(refuted[0].targets) or refuted[0].readable is None:
             self._refuse(refuted)
         return refuted[0]
+
+    def _is_believed(self, targets: tuple[Tensor, ...]) -> bool:
+        """Whether the user answers for the rows: targets whose ids are verified may be changed on purpose."""
+        return self._ids is False or (self._ids is not None and bool(targets))
 
     def _is_likely(self, group: Group) -> bool:
         """Whether all that was seen so far speaks for a group."""
@@ -581,7 +585,7 @@ class StepReader:
                     kind = same_values(tensor.detach(), head.predictions, head.kind)
                     if kind is None:
                         continue
-                    if wanted is Proof.REFUTED and self._ids is not False:
+                    if wanted is Proof.REFUTED and not self._is_believed(group.targets):
                         self._refuse([group])
                     return kind, group
         exclusive = any(head.kind is Kind.SOFTMAX for group in groups for head in group.heads)
@@ -627,7 +631,7 @@ class StepReader:
                 self.status = "verified: the loss pulls them to the labels"
                 rank_zero_info(f"The predictions are verified: the loss pulls {head.text} to the labels.")
             self._later, self._doubts = Evidence(), 0
-        elif proof is Proof.REFUTED and self._ids is not False:
+        elif proof is Proof.REFUTED and not self._is_believed(head.targets):
             shown, value = self._later, self._later.value
             self._later = Evidence()
             if self.status.startswith("not verified yet") or self._doubts:

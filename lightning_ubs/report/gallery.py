@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_ubs._utils.files import write_file
+from lightning_ubs.report.contents import Contents
 from lightning_ubs.report.figures.ablation import ABLATION
 from lightning_ubs.report.figures.canvas import Plot, house_style
 from lightning_ubs.report.figures.correlation import CORRELATION
@@ -25,9 +25,6 @@ from lightning_ubs.report.figures.timing import TIME
 from lightning_ubs.report.forking import map_in_order
 from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.progress import show_progress
-
-if TYPE_CHECKING:
-    from lightning_ubs.report.report import Report
 
 KINDS: tuple[FigureKind, ...] = (
     SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP,
@@ -62,7 +59,7 @@ class Gallery:
     missing: Sequence[FigureKind] = ()
 
 
-def render_gallery(report: Report, folder: Path, formats: Sequence[str]) -> Gallery:
+def render_gallery(report: Contents, folder: Path, formats: Sequence[str]) -> Gallery:
     """Render what ``formats`` ask for: ``html``, ``svg`` and ``png`` need figures, the others none."""
     if not {"html", "svg", "png"} & set(formats):
         return Gallery()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_ubs._utils.known_metrics import REPORTED, TITLES
 from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.known_metrics import REPORTED, TITLES
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
+from lightning_ubs.report.contents import Contents
 from lightning_ubs.report.figures.theme import figure_theme, method_colours
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import method_looks
@@ -15,11 +16,8 @@ from lightning_ubs.report.significance import DATASETS, Significance
 from lightning_ubs.report.verdict import no_verdict
 from lightning_ubs.report.words import pvalue, signed
 
-if TYPE_CHECKING:
-    from lightning_ubs.report.report import Report
 
-
-def render_page(report: Report, gallery: Gallery) -> str:
+def render_page(report: Contents, gallery: Gallery) -> str:
     """The whole page as text; every name is escaped."""
     jinja = optional_import("jinja2")
     environment = jinja.Environment(
@@ -55,7 +53,7 @@ def render_page(report: Report, gallery: Gallery) -> str:
     return text
 
 
-def facts(report: Report) -> list[tuple[str, str]]:
+def facts(report: Contents) -> list[tuple[str, str]]:
     """What the results are, in a few words each."""
     results = report.results
     versions = sorted({str(run.record.versions.get("lightning_ubs", "unknown")) for run in results.runs})

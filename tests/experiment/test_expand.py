@@ -31,6 +31,14 @@ def test_no_argument_is_random_ubs_and_infobatch_on_digits() -> None:
     assert len(runs) == 9
 
 
+def test_losses_are_swept_and_plain_cross_entropy_is_the_run_of_before() -> None:
+    grid = ("selection=[random,ubs]", "fold=0")
+    plain = expand_grid(compare_config(*grid))
+    swept = expand_grid(compare_config(*grid, "model.loss=bce,weighted"))
+    assert {run.identity.model for run in swept} == {"mlp loss=bce", "mlp loss=weighted"}
+    assert {run.key for run in plain} == {run.key for run in swept if run.config["model"]["loss"] == "bce"}
+
+
 def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
     arguments = ["data=[digits,synthetic]", "model=mlp,dela", "selection=[random,ubs]", "fold=0,1", "seed=[3,4]"]
     runs = expand_grid(compare_config(*arguments))

@@ -68,9 +68,9 @@ def test_a_metric_without_a_direction_is_shown_but_neither_ranked_nor_judged(tmp
     page = build_report(tmp_path, formats=("html", "csv"))
     rows = list(csv.DictReader((page.parent / "tables" / "error.csv").read_text().splitlines()))
     assert [row["rank"] for row in rows] == ["", ""]
-    assert "error: the better direction is unknown" in page.read_text()
+    assert "error: which direction is good is unknown" in page.read_text()
     assert "UBS is better than Random in auc" in page.read_text()
-    assert "error: the better direction is unknown" in console_verdict(records)
+    assert "error: which direction is good is unknown" in console_verdict(records)
 
 
 def test_values_of_the_validation_set_are_called_so(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,6 +26,9 @@ def plan(seed: int) -> EpochPlan:
 
 class Place:
     """A guide that stands where it is put, for the one iterator that it calls the training's own."""
+
+    worker_root: int | None = None
+    resumes = False
 
     def __init__(self) -> None:
         self.plan, self.batch, self.other = plan(0), 0, plan(9)
@@ -94,3 +99,48 @@ def test_let_go_the_loader_is_of_its_own_class_again(followed: Any) -> None:
     assert type(loader) is DataLoader
     assert "plan_guide" not in vars(loader)
     assert [ids.tolist() for (ids,) in loader] == [batch.tolist() for batch in place.other]
+
+
+class Random(torch.utils.data.Dataset[Any]):
+    """Items are random numbers of torch, NumPy and Python."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor([torch.rand(()).item(), np.random.rand(), random.random()], dtype=torch.float64)
+
+
+def read(workers: int, first: int, root: int | None = 5) -> list[Any]:
+    loader = DataLoader(Random(), SIZE, sampler=SelectionSampler(range(N)), num_workers=workers)
+    place = Place()
+    loader.sampler.bind(lambda: (place.plan, 0), LAYOUT)
+    follow(loader, place)
+    place.worker_root, place.batch, place.own = root, first, iter(loader)
+    batches = []
+    for place.batch in range(first, 5):
+        batches.append(next(place.own))
+    return batches
+
+
+def test_random_numbers_of_workers_follow_from_the_batch_whoever_makes_it() -> None:
+    whole = read(2, 0)
+    assert len({float(value) for batch in whole for value in batch.flatten()}) == 3 * N
+    for workers, first in ((2, 1), (2, 3), (1, 2)):
+        for one, other in zip(read(workers, first), whole[first:], strict=True):
+            assert torch.equal(one, other)
+    assert not torch.equal(read(2, 0, root=6)[0], whole[0])
+
+
+def test_without_a_root_the_workers_generators_are_left_alone() -> None:
+    torch.manual_seed(1)
+    first = read(1, 0, root=None)
+    torch.manual_seed(2)
+    assert not torch.equal(read(1, 0, root=None)[0], first[0])
+
+
+def test_a_reading_that_begins_in_mid_epoch_draws_no_seed() -> None:
+    for first, draws in ((0, True), (2, False)):
+        before = torch.get_rng_state()
+        read(1, first)
+        assert torch.equal(before, torch.get_rng_state()) is not draws

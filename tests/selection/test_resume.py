@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
@@ -21,6 +23,8 @@ from resume_tools import (
     make_trainer,
     weights_of,
 )
+
+from lightning_ubs.selection.random_states import capture, restore
 
 CUT_EPOCH = 3
 MOMENTS = ("mid_epoch", "last_batch", "validation_end", "train_epoch_end", "exception", "every_n_train_steps")
@@ -106,3 +110,30 @@ def test_a_checkpoint_taken_before_selection_saw_the_batch_keeps_ids_right_and_s
     assert {key: ids for key, ids in mid.items() if key[0] == CUT_EPOCH} == {
         key: ids for key, ids in whole.items() if key[0] == CUT_EPOCH and key[1] >= 3
     }
+
+
+@pytest.mark.parametrize("save_state", ["selection", "weights"])
+def test_generators_are_left_alone_where_their_states_are_not_saved(tmp_path, save_state):
+    save = SaveAt(tmp_path)
+    for ckpt in (None, tmp_path / "mid_epoch.ckpt"):
+        selection, module = make_selection(save_state=save_state), Recorder()
+        trainer = make_trainer(tmp_path, [selection, save])
+        trainer.fit(module, make_loader(make_data()), ckpt_path=ckpt)
+    state = torch.load(tmp_path / "mid_epoch.ckpt", weights_only=True)["callbacks"]["BatchSelection"]
+    assert "random" not in state
+    assert min(module.seen) == (CUT_EPOCH, 3)
+
+
+def test_generators_of_every_kind_are_captured_and_restored():
+    device = torch.device("cpu")
+    for gauss in (False, True):
+        torch.manual_seed(1), np.random.seed(2), random.seed(3)
+        if gauss:
+            np.random.normal(), random.gauss(0, 1)
+        state, drawn = capture(device), [draw() for draw in DRAWS]
+        [draw() for draw in DRAWS]
+        restore(state, device)
+        assert [draw() for draw in DRAWS] == drawn
+
+
+DRAWS = (lambda: torch.rand(()).item(), np.random.rand, np.random.normal, random.random, lambda: random.gauss(0, 1))

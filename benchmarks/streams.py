@@ -1,0 +1,233 @@
+"""What the order of an epoch costs on data in chunks: the engine's own shuffle, a permutation of all samples, Blocks.
+
+``python -m benchmarks.streams [--engines litdata streaming] [--samples 2000000] [--chunks 400] [--workers 2]
+[--processes 2] [--folder FOLDER]`` writes the chunks, reads an epoch in each order with a cache of a tenth of them, and
+prints, per order, chunks fetched into the cache, how often that is per chunk and epoch, and samples per second.
+``--plan N`` measures the plan of an epoch of N samples instead, without data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_ubs import Blocks
+from lightning_ubs.selection.order import BlockOrder
+from lightning_ubs.selection.plan import BatchLayout
+from lightning_ubs.streams import IndexedDataset, indexed
+
+ORDERS = ("own", "permutation", "blocks", "blocks per rank")
+FEATURES, LABELS, BATCH = 32, 8, 256
+
+
+def write(folder: Path, engine: str, samples: int, chunks: int) -> None:
+    """Samples of 160 bytes, in chunks."""
+    per_chunk = -(-samples // chunks)
+    row = np.zeros(FEATURES + LABELS, dtype=np.float32)
+    if engine == "litdata":
+        from litdata.streaming.writer import BinaryWriter
+
+        folder.mkdir(parents=True)
+        writer = BinaryWriter(str(folder), chunk_size=per_chunk)
+        for i in range(samples):
+            row[0] = i
+            writer[i] = {"x": row.copy()}
+        writer.done()
+        writer.merge(1)
+        return
+    from streaming import MDSWriter
+
+    size = 300 + per_chunk * (4 * len(row) + 4)
+    with MDSWriter(out=str(folder), columns={"x": f"ndarray:float32:{len(row)}"}, size_limit=size) as writer:
+        for i in range(samples):
+            row[0] = i
+            writer.write({"x": row})
+
+
+def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
+    """The engine's dataset with room for a tenth of the data."""
+    size = sum(path.stat().st_size for path in source.iterdir())
+    if engine == "litdata":
+        from litdata import StreamingDataset
+        from litdata.streaming.resolver import Dir
+
+        cache.mkdir(exist_ok=True)
+        place = Dir(path=str(cache), url=f"local:{source}")
+        return StreamingDataset(place, max_cache_size=size // 10, shuffle=own, drop_last=False)
+    import streaming
+
+    limit = size // 10 + (source / "index.json").stat().st_size
+    return streaming.StreamingDataset(
+        remote=str(source), local=str(cache), cache_limit=limit, shuffle=own, batch_size=BATCH
+    )
+
+
+class Batches:
+    """The batches of this rank, as a batch sampler."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return (batch.tolist() for batch in self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def loader_of(job: dict[str, Any], dataset: Any, rank: int) -> Any:
+    """One epoch of this rank in the order that ``job`` names."""
+    workers, world, order = job["workers"], job["world"], job["order"]
+    if order == "own":
+        if job["engine"] == "litdata":
+            from litdata import StreamingDataLoader
+
+            return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=workers)
+        return DataLoader(dataset, batch_size=BATCH, num_workers=workers)
+    data: IndexedDataset = indexed(dataset)
+    layout = BatchLayout(len(data), BATCH, world_size=world, rank=rank)
+    bounds = [0, len(data)] if order == "permutation" else None
+    blocks = Blocks(bounds=bounds, window=job["window"], per_rank=order == "blocks per rank")
+    plan = BlockOrder(blocks, data).plan(0, 0, layout, None, False)
+    return DataLoader(data, batch_sampler=Batches(plan), num_workers=workers)
+
+
+def work(job: dict[str, Any]) -> None:
+    """One process of one reading, until it is over or its seconds are."""
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    torch.distributed.init_process_group("gloo")
+    dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], job["order"] == "own")
+    loader = loader_of(job, dataset, rank)
+    torch.distributed.barrier()
+    started, count = time.perf_counter(), 0
+    for batch in loader:
+        count += len(batch["x"])
+        if time.perf_counter() - started > job["seconds"]:
+            break
+    print(json.dumps({"samples": count, "seconds": time.perf_counter() - started}), flush=True)
+    os._exit(0)  # workers of a reading that is cut short need not be waited for
+
+
+class Fetches:
+    """Counts the chunks that appear in a folder, by looking at it again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.known, self.count = folder, dict[str, int](), 0
+
+    def look(self) -> None:
+        now = {}
+        for path in self.folder.glob("**/*"):
+            if path.suffix in (".bin", ".mds"):
+                try:
+                    now[str(path)] = path.stat().st_ino
+                except FileNotFoundError:
+                    continue
+        self.count += sum(self.known.get(name) != inode for name, inode in now.items())
+        self.known = now
+
+
+def measure(source: Path, engine: str, order: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Fetched chunks and samples per second of all processes together."""
+    cache = source.parent / f"cache-{order.replace(' ', '-')}"
+    shutil.rmtree(cache, ignore_errors=True)
+    job = {"source": str(source), "cache": str(cache), "engine": engine, "order": order, "world": options.processes}
+    job |= {"workers": options.workers, "window": options.window, "seconds": options.seconds}
+    world = str(options.processes)
+    port = str(20000 + os.getpid() % 20000)
+    common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.streams", "--job", json.dumps(job)],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(options.processes)
+    ]
+    fetches = Fetches(cache)
+    while any(process.poll() is None for process in processes):
+        fetches.look()
+        time.sleep(0.005)
+    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
+    shutil.rmtree(cache, ignore_errors=True)
+    return {"order": order, "samples": samples, "seconds": seconds, "fetches": fetches.count}
+
+
+def plan(samples: int) -> None:
+    """Seconds and memory of the plan of an epoch, beside P."""
+
+    def peak() -> float:
+        status = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
+
+    torch.set_num_threads(1)
+    probabilities = torch.rand(samples, dtype=torch.float64)
+    order = BlockOrder(Blocks(), range(samples))
+    before, started = peak(), time.process_time()
+    made = order.plan(0, 0, BatchLayout(samples, 1024), probabilities, False)
+    ready = time.process_time() - started
+    for k in range(len(made)):
+        made[k]
+    seconds = time.process_time() - started
+    print(
+        f"n = {samples:,}: {ready:.2f} s until the first batch, {seconds:.2f} s for the epoch (of one core), "
+        f"{peak() - before:.1f} MB beside P"
+    )
+
+
+def main() -> None:
+    """Write the chunks, read them in each order, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engines", nargs="+", default=["litdata", "streaming"])
+    parser.add_argument("--orders", nargs="+", default=list(ORDERS), choices=ORDERS)
+    parser.add_argument("--samples", type=int, default=2_000_000)
+    parser.add_argument("--chunks", type=int, default=400)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which a reading is cut short")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--plan", type=int)
+    parser.add_argument("--job")
+    options = parser.parse_args()
+    if options.job:
+        work(json.loads(options.job))
+    if options.plan:
+        plan(options.plan)
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for engine in options.engines:
+            source = Path(folder) / engine / "source"
+            write(source, engine, options.samples, options.chunks)
+            chunks = sum(path.suffix in (".bin", ".mds") for path in source.iterdir())
+            print(f"{engine}: {options.samples:,} samples in {chunks} chunks", flush=True)
+            print(
+                "| order | samples read | chunks fetched | fetched per chunk and epoch | samples/s |\n"
+                "|---|---|---|---|---|"
+            )
+            for order in options.orders:
+                seen = measure(source, engine, order, options)
+                per_epoch = seen["fetches"] / chunks * options.samples / seen["samples"]
+                rate = seen["samples"] / seen["seconds"]
+                print(
+                    f"| {order} | {seen['samples']:,} | {seen['fetches']} | {per_epoch:.2f} | {rate:,.0f} |", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()
