@@ -60,8 +60,8 @@ class BatchSelection(SelectionViews, Callback):
         warmup_epochs: Shuffled epochs before the first selected one (γ); 5 by default.
         seed: Seed for all sampling. Global random state is only touched where a resume restores it.
         start_epoch: First selected epoch, counted from 0, instead of ``warmup_epochs``.
-        end_epoch: Epoch from which the pressure is 1, or from which epochs are plain (``InfoBatch``); by default what
-            the strategy brings, else the last.
+        end_epoch: Epoch, or share of all epochs as a float up to 1, from which the pressure is 1, or epochs are plain
+            where the strategy has no falling pressure; by default what the strategy brings, else the last.
         replacement: ``"systematic"`` draws each sample as often as P says, rounded up or down, ``"batch"`` without
             repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. By default
             what the strategy brings, else ``"systematic"``.

@@ -43,7 +43,7 @@ class Shuffled(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, Strategy):
-            raise ValueError(f"strategy={self.strategy!r} must be a strategy, such as UBS().")
+            raise ValueError(f"strategy={self.strategy!r} must be a strategy, such as UBS(); pass one.")
         self._epoch = 0
         for name in ("needs", "warms_up", "takes_class_ids", "default_replacement", "default_unbiased"):
             setattr(self, name, getattr(self.strategy, name))
