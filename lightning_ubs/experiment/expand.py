@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs.data import MultiLabelDataModule, catalog
@@ -28,6 +28,7 @@ from lightning_ubs.experiment.from_config import Names, plan_from_config
 from lightning_ubs.experiment.own_code import locate
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.selection import NAMES, parameters, plain_defaults
+from lightning_ubs.models.losses import LossName
 from lightning_ubs.strategies import Strategy
 
 _SYMBOLS = {"lambda1": "λ1", "window": "T", "warmup_epochs": "γ", "bins": "τ"}
@@ -44,9 +45,10 @@ def expand_grid(config: Mapping[str, Any]) -> list[Run]:
     base = compose_train(["logger=none"]) | {name: config[name] for name in _PASSED_ON}
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}
     fixed = dict(leaves(config["train"]))
-    by_data = {_known(name, grid["data"]): dict(leaves(settings)) for name, settings in config["by_data"].items()}
+    by_data = _by_data("by_data", config["by_data"], grid["data"])
+    by_loss = {_loss(loss): _by_data(f"by_loss.{loss}", one, grid["data"]) for loss, one in config["by_loss"].items()}
     sweeps = _sweeps(config)
-    for given in (fixed, *sweeps, *by_data.values()):
+    for given in (fixed, *sweeps, *by_data.values(), *(one for part in by_loss.values() for one in part.values())):
         _check_keys(given, base, groups)
     runs: dict[str, Run] = {}
     checked: set[str] = set()
@@ -57,12 +59,13 @@ def expand_grid(config: Mapping[str, Any]) -> list[Run]:
         own = target_of(run["data"]) is not None
         if not own:
             run["data"]["fold"] = fold
-        defaults = copy.deepcopy(run)
-        for key, value in {**fixed, **by_data.get(_known(data, grid["data"]), {})}.items():
+        defaults, known = copy.deepcopy(run), _known("data", data, grid["data"])
+        for key, value in {**fixed, **by_data.get(known, {})}.items():
             assign(run, key, value)
         for swept, values in [(sweep, values) for sweep in sweeps for values in _combinations(run, sweep)]:
             planned = copy.deepcopy(run)
-            for key, value in values.items():
+            loss = values.get("model.loss", planned["model"].get("loss"))
+            for key, value in {**by_loss.get(loss, {}).get(known, {}), **values}.items():
                 assign(planned, key, value)
             planned["trainer"]["enable_progress_bar"] = False
             final = resolved(planned)
@@ -159,14 +162,33 @@ def _dataset(name: str) -> Any:
         return compose_train(["data=digits"])["data"] | {"name": name}
 
 
-def _known(name: str, chosen: Sequence[Any]) -> str:
+def _by_data(key: str, settings: Mapping[str, Any], chosen: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Settings of each dataset, by its own name and dotted key."""
+    return {_known(key, name, chosen): dict(leaves(given)) for name, given in settings.items()}
+
+
+def _known(key: str, name: str, chosen: Sequence[Any]) -> str:
     """A dataset's own name, whichever of its names was given, or that of one chosen from elsewhere."""
+    from hydra.errors import MissingConfigException
+
     try:
         return catalog.entry(name).name
     except DataError as error:
-        if name in chosen:
-            return name
-        raise ConfigError(f"by_data.{name}: {error}") from None
+        try:
+            if name not in chosen:
+                compose_train([f"data={name}"])
+        except MissingConfigException:
+            raise ConfigError(f"{key}.{name}: {error}") from None
+        return name
+
+
+def _loss(name: str) -> str:
+    """The name of a loss of this package's models."""
+    known = get_args(LossName)
+    if name not in known:
+        way_out = did_you_mean(name, known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"by_loss.{name}: there is no such loss; {way_out}")
+    return name
 
 
 def _check_keys(given: Mapping[str, Any], base: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> None:

@@ -101,6 +101,30 @@ def test_settings_by_dataset_go_before_those_of_all_and_behind_the_command_line(
     assert {run.identity.model for run in runs} == {"mlp"}
 
 
+def test_settings_by_loss_go_before_those_by_dataset_and_behind_the_command_line() -> None:
+    given = ["data=[Yahoo-Arts,digits]", "selection=random", "fold=0", "+by_data.yahoo-Arts1.model.lr=0.1"]
+    own = ["+by_loss.weighted.Yahoo-Arts.model.lr=0.2", "+by_loss.weighted.yahoo-Arts1.trainer.max_epochs=7"]
+    own.append("+by_loss.bce.digits.trainer.max_epochs=5")
+    both = "++sweep.model.loss=[bce,weighted]"
+    found = [
+        (run.identity.data, run.config["model"]["loss"], run.config["model"]["lr"], run.config["trainer"]["max_epochs"])
+        for run in expand_grid(compare_config(*given, *own[1:], both))
+    ]
+    assert found == [
+        ("yahoo-Arts1", "bce", 0.1, 100),
+        ("yahoo-Arts1", "weighted", 0.1, 7),
+        ("digits", "bce", 0.003, 5),
+        ("digits", "weighted", 0.003, 100),
+    ]
+    rates = [run.config["model"]["lr"] for run in expand_grid(compare_config(*given, own[0], both))]
+    assert rates == [0.1, 0.2, 0.003, 0.003]
+    runs = expand_grid(compare_config(*given, *own[1:], both, "trainer.max_epochs=3"))
+    assert {run.config["trainer"]["max_epochs"] for run in runs} == {3}
+    assert {run.identity.model for run in runs} == {"mlp loss=bce", "mlp loss=weighted"}
+    without = expand_grid(compare_config(*given, own[2], "model.loss=bce"))
+    assert [run.config["trainer"]["max_epochs"] for run in without] == [100, 5]
+
+
 def test_a_dataset_may_be_written_as_in_the_paper() -> None:
     runs = expand_grid(compare_config("data=[Yahoo-Arts,yahoo-Arts1]", "selection=ubs", "fold=0"))
     assert [run.config["data"]["name"] for run in runs] == ["yahoo-Arts1"]
@@ -121,6 +145,9 @@ def test_the_same_run_is_planned_once() -> None:
         ("fold=[0,5]", ["data.fold=5", "folds"]),
         ("fold=[]", ["fold=[]", "nothing to run"]),
         ("+by_data.yeats.model.lr=0.1", ["by_data.yeats", "did you mean yeast?"]),
+        ("+by_loss.bce.yeats.model.lr=0.1", ["by_loss.bce.yeats", "did you mean yeast?"]),
+        ("+by_loss.wieghted.yeast.model.lr=0.1", ["by_loss.wieghted", "did you mean weighted?"]),
+        ("+by_loss.bce.yeast.model.dropuot=0.1", ["model.dropuot=0.1", "did you mean dropout?"]),
         ("+by_data.yeast.model.dropuot=0.1", ["model.dropuot=0.1", "did you mean dropout?"]),
         ("seed=-1", ["seed=-1", "at least 0"]),
         ("trainer.max_epochs=0", ["trainer.max_epochs=0", "at least 1"]),
