@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from stored_results import interval, stored, table
@@ -21,15 +21,17 @@ Cell = tuple[str, str]
 Place = tuple[str, int]
 """A set and a fold of it."""
 
-PLAIN = "Random"
+PLAIN, CONTROL = "Random", "UBS, shuffled P"
 LOSSES = {"bce": "BCE", "weighted": "weighted", "balanced": "balanced", "asymmetric": "asymmetric"}
 BY_LABEL = ("Repeat factor", "Class-aware", "Class-aware, whole training")
 BY_MODEL = ("UBS", "Loss", "D2ACE")
-NAMES = {"Random": "plain shuffling", "Class-aware": "Label first", "Class-aware, whole training": "Class-aware"}
+METHODS = (PLAIN, *BY_LABEL, *BY_MODEL, CONTROL)
+NAMES = {"Random": "plain shuffling", "Class-aware": "label first", "Class-aware, whole training": "label throughout"}
 AUC, PRECISION = Metric("macro_auc", "Macro-AUC", True), Metric("map", "macro average precision", True)
 # Sets of few labels or samples, whose epochs are short, and how long each kind was trained to choose settings.
 SMALL, SHORT_EPOCHS, LONG_EPOCHS = ("stackex_chess", "scene", "yeast", "enron", "cal500", "langlog"), 80, 40
 LENGTHS, CONVERGED, LEAST = (20, 40, 80), 0.001, 10
+RATES, FOLDS = (1e-3, 3e-3, 1e-2), 5
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def chosen() -> dict[tuple[str, str], Setting]:
     """(Set, loss) → its setting.
 
     The rate is that of the best score; the epochs are the fewest of ``LENGTHS`` whose best score lies within
-    ``CONVERGED`` of it. The short form has a quarter of them, at least ``LEAST``, and the rate that is best within them.
+    ``CONVERGED`` of it. The short form has a quarter of them, at least ``LEAST``, and the rate that is best within
+    them.
     """
     found = {}
     for (data, loss), curves in _validation().items():
@@ -68,9 +71,7 @@ def chosen() -> dict[tuple[str, str], Setting]:
         epochs = next(length for length in LENGTHS if cut[rate][:length].max() >= best - CONVERGED)
         short = max(LEAST, epochs // 4) if whole else LEAST
         short_rate = max(cut, key=lambda one: cut[one][:short].max())
-        found[data, loss] = Setting(
-            rate if whole else None, epochs if whole else None, short_rate, short, float(best)
-        )
+        found[data, loss] = Setting(rate if whole else None, epochs if whole else None, short_rate, short, float(best))
     return found
 
 
@@ -103,7 +104,7 @@ def trained(store: str) -> Mapping[Cell, Mapping[Place, Run]]:
 
 def loss_of(run: Run) -> str:
     """The loss that its model was trained with."""
-    return run.model.partition("loss=")[2].split(" ")[0]
+    return run.model.partition("loss=")[2].split(" ")[0] or "bce"
 
 
 def pairs(store: str, ours: Cell, theirs: Cell, data: str | None = None) -> list[tuple[Run, Run]]:
@@ -135,42 +136,78 @@ def judged(store: str, compared: Iterable[tuple[Cell, Cell]]) -> dict[tuple[Cell
     }
 
 
-def losses_compared(store: str) -> list[tuple[Cell, Cell]]:
-    """Each loss against BCE, all with plain shuffling."""
-    return [((loss, PLAIN), ("bce", PLAIN)) for loss in LOSSES if loss != "bce"]
-
-
-def selections_compared(store: str) -> list[tuple[Cell, Cell]]:
-    """Each selection against plain shuffling, both with the same loss."""
-    return [((loss, method), (loss, PLAIN)) for loss in LOSSES for method in (*BY_LABEL, *BY_MODEL)]
-
-
-def knowledge_compared(store: str) -> list[tuple[Cell, Cell]]:
-    """What the model knows against label frequencies alone, with the same loss."""
-    return [
-        ((loss, method), (loss, other)) for loss in LOSSES for method in BY_MODEL for other in ("Class-aware", "Repeat factor")
+def levels(store: str) -> str:
+    """Test Macro-AUC and average precision on each set, and on how many folds."""
+    cells = [(loss, method) for loss in LOSSES for method in METHODS if trained(store).get((loss, method))]
+    sets = _sets(data for cell in cells for data, _ in trained(store)[cell])
+    rows = [
+        [f"{LOSSES[loss]}, {NAMES.get(method, method)}", *(_level(store, (loss, method), data) for data in sets)]
+        for loss, method in cells
     ]
+    return table(["Macro-AUC (average precision)", *sets], rows)
 
 
-def compared_table(store: str, compared: Callable[[str], Sequence[tuple[Cell, Cell]]], named: Callable[[Cell, Cell], str]) -> str:
-    """Gain in Macro-AUC on each set and over all, with the answer; average precision over all."""
-    verdicts = judged(store, compared(store))
-    sets = sets_of(store, verdicts)
-    rows = []
-    for (ours, theirs), verdict in verdicts.items():
-        cells = [on_set(store, ours, theirs, data) for data in sets]
-        over = f"{verdict.answer}: {signed(verdict.interval.mean)} ({signed(verdict.interval.low)} to {signed(verdict.interval.high)})"
-        rows.append([named(ours, theirs), *cells, over, interval(verdict.gains[1].evidence)])
+def losses(store: str) -> str:
+    """Each loss against BCE, all with plain shuffling."""
+    compared = [((loss, PLAIN), ("bce", PLAIN)) for loss in LOSSES if loss != "bce"]
+    return _compared(store, compared, lambda ours, theirs: f"{LOSSES[ours[0]]} − BCE")
+
+
+def selections(store: str) -> str:
+    """Each selection against plain shuffling, both with the same loss."""
+    compared = [((loss, method), (loss, PLAIN)) for loss in LOSSES for method in METHODS if method != PLAIN]
+    return _compared(store, compared, lambda ours, theirs: f"{LOSSES[ours[0]]}: {NAMES.get(ours[1], ours[1])}")
+
+
+def knowledge(store: str) -> str:
+    """What the model knows against label frequencies alone, with the same loss; and UBS against its control."""
+    compared = [
+        ((loss, method), (loss, other)) for loss in LOSSES for method in BY_MODEL for other in ("Class-aware", CONTROL)
+        if other != CONTROL or method == "UBS"
+    ]  # fmt: skip
+    return _compared(
+        store,
+        compared,
+        lambda ours, theirs: f"{LOSSES[ours[0]]}: {NAMES.get(ours[1], ours[1])} − {NAMES.get(theirs[1], theirs[1])}",
+    )
+
+
+def _compared(store: str, compared: Sequence[tuple[Cell, Cell]], named: Callable[[Cell, Cell], str]) -> str:
+    """Gain in Macro-AUC on each set and over all of them, with the answer; average precision beside it."""
+    verdicts = judged(store, compared)
+    sets = _sets(run.data for ours, theirs in verdicts for run, _ in pairs(store, ours, theirs))
+    rows = [
+        [
+            named(ours, theirs),
+            *(_on_set(store, ours, theirs, data) for data in sets),
+            f"{verdict.answer}: {_corrected(verdict)}",
+            interval(verdict.gains[1].evidence),
+        ]
+        for (ours, theirs), verdict in verdicts.items()
+    ]
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
-def sets_of(store: str, verdicts: Iterable[tuple[Cell, Cell]]) -> list[str]:
-    """Sets on which any of these was run, as in the settings."""
-    run = {one.data for ours, theirs in verdicts for one, _ in pairs(store, ours, theirs)}
-    return [data for data in dict.fromkeys(data for data, _ in chosen()) if data in run]
+def _corrected(verdict: Verdict) -> str:
+    found = verdict.interval
+    return f"{signed(found.mean)} ({signed(found.low)} to {signed(found.high)})"
 
 
-def on_set(store: str, ours: Cell, theirs: Cell, data: str) -> str:
+def _sets(run: Iterable[str]) -> list[str]:
+    """These sets, in the order of the experiments."""
+    there = set(run)
+    return [data for data in dict.fromkeys(data for data, _ in chosen()) if data in there]
+
+
+def _level(store: str, cell: Cell, data: str) -> str:
+    runs = [run for (where, _), run in trained(store)[cell].items() if where == data]
+    if not runs:
+        return "–"
+    score, precision = (float(np.mean([run.metrics[metric.key] for run in runs])) for metric in (AUC, PRECISION))
+    return f"{score:.4f} ({precision:.4f})" + (f", {len(runs)} folds" if len(runs) < FOLDS else "")
+
+
+def _on_set(store: str, ours: Cell, theirs: Cell, data: str) -> str:
     """Mean gain on one set, bold where its own interval excludes 0."""
     gain = gain_of(pairs(store, ours, theirs, data), AUC)
     if gain is None:
@@ -178,32 +215,26 @@ def on_set(store: str, ours: Cell, theirs: Cell, data: str) -> str:
     return f"**{signed(gain.interval.mean)}**" if gain.interval.excludes_zero else signed(gain.interval.mean)
 
 
-def levels(store: str) -> str:
-    """Test Macro-AUC and average precision of the plain forms and of what was added, set by set."""
-    cells = [cell for cell in ((loss, method) for loss in LOSSES for method in (PLAIN, *BY_LABEL, *BY_MODEL)) if trained(store).get(cell)]
-    sets = [data for data in dict.fromkeys(data for data, _ in chosen()) if any(place[0] == data for cell in cells for place in trained(store)[cell])]
-    rows = []
-    for loss, method in cells:
-        row = [f"{LOSSES[loss]}, {NAMES.get(method, method)}"]
-        for data in sets:
-            runs = [run for (where, _), run in trained(store)[loss, method].items() if where == data]
-            row.append(" ".join((f"{np.mean([run.metrics['macro_auc'] for run in runs]):.3f}", f"({np.mean([run.metrics['map'] for run in runs]):.3f})")) if runs else "–")
-        rows.append(row)
-    return table(["Macro-AUC (average precision)", *sets], rows)
-
-
 def _validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
     """(Set, loss) → learning rate → validation Macro-AUC by epoch.
 
-    BCE was tried by experiment=settings on all sets but one: the first epochs of a longer training are the same.
+    BCE was tried by experiment=settings on the paper's sets: the first epochs of a longer training are the same.
     """
     found: dict[tuple[str, str], dict[float, np.ndarray]] = defaultdict(dict)
-    for run in stored("alternatives_settings"):
-        loss, _, rate = run.model.removeprefix("mlp loss=").partition(" lr=")
-        found[run.data, loss][float(rate)] = run.scores
-    tried = dict.fromkeys(data for data, _ in found)
-    for run in stored("settings"):
-        rate = float(run.model.partition("lr=")[2])
-        if run.data in tried and ("bce" in LOSSES) and rate in (1e-3, 3e-3, 1e-2):
-            found[run.data, "bce"].setdefault(rate, run.scores)
+    runs = list(stored("alternatives_settings"))
+    for data in dict.fromkeys(run.data for run in runs):
+        for run in (*runs, *stored("settings")):
+            rate = float(run.model.partition("lr=")[2])
+            if run.data == data and rate in RATES:
+                found[data, loss_of(run)].setdefault(rate, run.scores)
     return found
+
+
+ALTERNATIVE_TABLES: dict[str, Callable[[], str]] = {
+    "alternatives_settings": settings,
+    **{
+        f"{store}_{made.__name__}": partial(made, store)
+        for store in ("short", "alternatives")
+        for made in (levels, losses, selections, knowledge)
+    },
+}

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from alternative_tables import ALTERNATIVE_TABLES
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
 from pictures import PICTURES, drawn
@@ -39,7 +40,10 @@ from lightning_ubs.report.results import Run
 ROOT = Path(__file__).parents[1]
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("results", "results_in_detail", "results_by_set", "results_models")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("results", "results_in_detail", "results_by_set", "results_models", "alternatives")
+    ),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -179,6 +183,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "epoch_costs": epoch_costs,
     **METHOD_TABLES,
     **MODEL_TABLES,
+    **ALTERNATIVE_TABLES,
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from data_test_files import PUBLISHED
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
@@ -26,6 +27,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import tables  # noqa: E402
 
 COMMAND = re.compile(r"^lightning-ubs compare (.*results=docs/results/(\w+))$", re.MULTILINE)
+# Stores with runs of a dataset that is not in the catalogue.
+BY_HAND = ("alternatives", "alternatives_settings", "short")
 STORES = sorted(path.parent.name for path in (ROOT / "docs" / "results").glob("*/runs.jsonl*"))
 
 
@@ -44,7 +47,11 @@ def planned(arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_every_committed_run_is_planned_by_a_command_on_the_page(store: str) -> None:
+def test_every_committed_run_is_planned_by_a_command_on_the_page(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if store in BY_HAND:
+        if not PUBLISHED.is_dir():
+            pytest.skip("a run is known by the content of stackex_chess.npz, which is not beside the repository")
+        monkeypatch.setenv("LIGHTNING_UBS_DATA", str(PUBLISHED))
     keys = {key for arguments, name in commands() if name == store for key in planned(arguments)}
     assert {record.key for record in ResultsStore(ROOT / "docs" / "results" / store).records()} <= keys
 

@@ -22,8 +22,9 @@ from omegaconf import OmegaConf
 
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
-from lightning_ubs.data import names
+from lightning_ubs.data import load, names
 from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
 from lightning_ubs.experiment.expand import expand_grid
@@ -99,6 +100,7 @@ def test_selection_config_states_the_defaults_of_the_code(name: str) -> None:
     drawn = {"replacement": "systematic"} if row.key not in ("random", "balance", "infobatch") else {}
     drawing: dict[str, dict[str, Any]] = {f"{base}_half": {"epoch_size": 0.5} for base in ("random", "ubs", "loss")}
     drawing |= {f"{base}_batch": {"replacement": "batch"} for base in ("ubs", "active", "recent", "hard")}
+    drawing |= {"class_aware_whole": {"end_epoch": 1.0}}
     drawing |= {"ubs_none": {"replacement": "none"}, "random_three_quarters": {"epoch_size": 0.75}}
     signature = inspect.signature(row.strategy).parameters
     expected = {key: parameter.default for key, parameter in signature.items()} | plain.get(name, {})
@@ -184,22 +186,33 @@ SIZES = {
     "yahoo_arts": 3,
     "ablation_mlp": 5 * 9,
     "sensitivity": 5 * (1 + 4 + 6 + 2 + 3 + 2 + 3 + 2),
+    "alternatives_settings": 14 * 4 * 3,
+    "alternatives": 14 * 4 * 8,
+    "short": 14 * 4 * 8,
+    "alternatives_clif": 3 * 3 * 2,
 }
-FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0]}
+FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0], "alternatives_settings": [0]}
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
+EPOCHS |= {"alternatives_settings": {40, 80}, "alternatives": {20, 40, 80}, "short": {10, 20}}
+# The one dataset of the experiments that is not in the catalogue; they call it data=file.
+BY_HAND = "stackex_chess"
 # How the paper's own experiments draw.
 PAPER = ("paper_table", "ablation", "lambda_sensitivity", "grid_s0_T", "convergence", "correlation_drift", "time")
 
 
 @pytest.mark.parametrize("name", choices("experiment"))
-def test_every_experiment_runs_as_designed_on_datasets_that_exist(name: str) -> None:
+def test_every_experiment_runs_as_designed_on_datasets_that_exist(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_npz(tmp_path / f"{BY_HAND}.npz", load("digits"))
+    monkeypatch.setenv("LIGHTNING_UBS_DATA", str(tmp_path))
     config = compare_config(f"experiment={name}")
     assert config["grid"]["fold"] == FOLDS.get(name, [0, 1, 2, 3, 4])
     config["grid"]["fold"] = [0]
     runs = expand_grid(config)
     assert len(runs) == SIZES[name]
-    assert {run.config["data"]["name"] for run in runs} <= set(names())
+    assert {run.identity.data for run in runs} <= {BY_HAND, *names()}
     assert {run.config["trainer"]["max_epochs"] for run in runs} == EPOCHS.get(name, {100})
     assert config["results"] == f"results/{name}"
 
