@@ -253,7 +253,7 @@ EXPERIMENTS = {
     "convergence": (6, "Validation"),
     "correlation_drift": (1, "drift"),
     "time": (6, "epoch"),
-    "savings": (8, "fewer samples"),
+    "savings": (8, "UBS half"),
     "drawing": (6, "Random filled"),
     "settings": (4, "Random"),
     "main_table": (3, "UBS batch", "selection=[random,ubs_batch,ubs]"),
