@@ -13,6 +13,7 @@ import pytest
 from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 
+import lightning_ubs
 from lightning_ubs.cli import main
 from lightning_ubs.experiment.store import ResultsStore
 
@@ -240,7 +241,7 @@ def test_the_command_runs_as_a_module_and_tells_its_version() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "lightning_ubs.cli", "--version"], capture_output=True, text=True, check=True
     )
-    assert run.stdout == "lightning-ubs 0.1.0\n"
+    assert run.stdout == f"lightning-ubs {lightning_ubs.__version__}\n"
 
 
 # How many runs one fold of the small form of each experiment has, a word that its page must show, and for large ones
