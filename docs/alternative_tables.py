@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -12,7 +12,7 @@ from stored_results import interval, stored, table
 
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
-from lightning_ubs.report.statistics import holm_divisors
+from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.verdict import DEFAULT_MARGIN, Gain, Verdict, gain_of
 from lightning_ubs.report.words import signed
 
@@ -20,13 +20,17 @@ Cell = tuple[str, str]
 """A loss and a method."""
 Place = tuple[str, int]
 """A set and a fold of it."""
+Compared = Mapping[str, Sequence[tuple[Cell, Cell]]]
+"""Rows of a table: what is compared with what; losses that share a row are averaged."""
 
 PLAIN, CONTROL = "Random", "UBS, shuffled P"
 LOSSES = {"bce": "BCE", "weighted": "weighted", "balanced": "balanced", "asymmetric": "asymmetric"}
-BY_LABEL = ("Repeat factor", "Class-aware", "Class-aware, whole training")
+GROUPS = {"BCE": ("bce",), "weighted or balanced": ("weighted", "balanced"), "asymmetric": ("asymmetric",)}
+FIRST = "Class-aware"
+BY_LABEL = ("Repeat factor", FIRST, "Class-aware, whole training")
 BY_MODEL = ("UBS", "Loss", "D2ACE")
 METHODS = (PLAIN, *BY_LABEL, *BY_MODEL, CONTROL)
-NAMES = {"Random": "plain shuffling", "Class-aware": "label first", "Class-aware, whole training": "label throughout"}
+NAMES = {PLAIN: "plain shuffling", FIRST: "label first", "Class-aware, whole training": "label throughout"}
 AUC, PRECISION = Metric("macro_auc", "Macro-AUC", True), Metric("map", "macro average precision", True)
 # Sets of few labels or samples, whose epochs are short, and how long each kind was trained to choose settings.
 SMALL, SHORT_EPOCHS, LONG_EPOCHS = ("stackex_chess", "scene", "yeast", "enron", "cal500", "langlog"), 80, 40
@@ -62,7 +66,7 @@ def chosen() -> dict[tuple[str, str], Setting]:
     them.
     """
     found = {}
-    for (data, loss), curves in _validation().items():
+    for (data, loss), curves in validation().items():
         limit = SHORT_EPOCHS if data in SMALL else LONG_EPOCHS
         cut = {rate: curve[:limit] for rate, curve in curves.items()}
         whole = min(len(curve) for curve in cut.values()) == limit
@@ -95,11 +99,16 @@ def settings() -> str:
 
 @cache
 def trained(store: str) -> Mapping[Cell, Mapping[Place, Run]]:
-    """(Loss, method) → (set, fold) → run."""
+    """(Loss, method) → (set, fold) → run, of sets with enough folds for a verdict."""
     found: dict[Cell, dict[Place, Run]] = defaultdict(dict)
     for run in stored(store):
         found[loss_of(run), run.method.label][run.data, run.unit[0]] = run
-    return found
+    return {cell: _enough(runs) for cell, runs in found.items() if _enough(runs)}
+
+
+def _enough(runs: Mapping[Place, Run]) -> dict[Place, Run]:
+    folds = Counter(data for data, _ in runs)
+    return {place: run for place, run in runs.items() if folds[place[0]] >= MIN_UNITS}
 
 
 def loss_of(run: Run) -> str:
@@ -107,38 +116,44 @@ def loss_of(run: Run) -> str:
     return run.model.partition("loss=")[2].split(" ")[0] or "bce"
 
 
-def pairs(store: str, ours: Cell, theirs: Cell, data: str | None = None) -> list[tuple[Run, Run]]:
+def pairs(store: str, compared: Iterable[tuple[Cell, Cell]], data: str | None = None) -> list[tuple[Run, Run]]:
     """Runs of both on the same set and fold."""
-    first, second = (trained(store).get(cell, {}) for cell in (ours, theirs))
-    return [(first[place], second[place]) for place in sorted(first.keys() & second.keys()) if data in (None, place[0])]
+    found = []
+    for first, second in ((trained(store).get(ours, {}), trained(store).get(theirs, {})) for ours, theirs in compared):
+        both = sorted(first.keys() & second.keys())
+        found += [(first[place], second[place]) for place in both if data in (None, place[0])]
+    return found
 
 
-def judged(store: str, compared: Iterable[tuple[Cell, Cell]]) -> dict[tuple[Cell, Cell], Verdict]:
-    """The verdict on each comparison in Macro-AUC, corrected for all of them; average precision beside it."""
-    found: dict[tuple[Cell, Cell], list[Gain]] = {}
-    for ours, theirs in compared:
-        both = pairs(store, ours, theirs)
+def judged(store: str, compared: Compared, data: str | None = None) -> dict[str, Verdict]:
+    """The verdict on each comparison in Macro-AUC, corrected for all of them; average precision beside it.
+
+    Losses that share a row are models on one split: they are averaged, as in every verdict.
+    """
+    found: dict[str, list[Gain]] = {}
+    for name, cells in compared.items():
+        both = pairs(store, cells, data)
         gains = [gain for metric in (AUC, PRECISION) if (gain := gain_of(both, metric)) is not None]
         if gains:
-            found[ours, theirs] = gains
+            found[name] = gains
     divisors = holm_divisors([gains[0].evidence.p() for gains in found.values()])
     return {
-        (ours, theirs): Verdict(
-            ours=" + ".join(ours),
-            theirs=" + ".join(theirs),
+        name: Verdict(
+            ours=name,
+            theirs="",
             gains=gains,
             interval=gains[0].evidence.interval(1 - 0.05 / divisor),
             comparisons=len(found),
             divisor=divisor,
             margin=DEFAULT_MARGIN,
         )
-        for ((ours, theirs), gains), divisor in zip(found.items(), divisors, strict=True)
+        for (name, gains), divisor in zip(found.items(), divisors, strict=True)
     }
 
 
 def levels(store: str) -> str:
     """Test Macro-AUC and average precision on each set, and on how many folds."""
-    cells = [(loss, method) for loss in LOSSES for method in METHODS if trained(store).get((loss, method))]
+    cells = [(loss, method) for loss in LOSSES for method in METHODS if (loss, method) in trained(store)]
     sets = _sets(data for cell in cells for data, _ in trained(store)[cell])
     rows = [
         [f"{LOSSES[loss]}, {NAMES.get(method, method)}", *(_level(store, (loss, method), data) for data in sets)]
@@ -147,49 +162,57 @@ def levels(store: str) -> str:
     return table(["Macro-AUC (average precision)", *sets], rows)
 
 
-def losses(store: str) -> str:
+def losses_compared() -> Compared:
     """Each loss against BCE, all with plain shuffling."""
-    compared = [((loss, PLAIN), ("bce", PLAIN)) for loss in LOSSES if loss != "bce"]
-    return _compared(store, compared, lambda ours, theirs: f"{LOSSES[ours[0]]} − BCE")
+    return {f"{LOSSES[loss]} − BCE": [((loss, PLAIN), ("bce", PLAIN))] for loss in LOSSES if loss != "bce"}
 
 
-def selections(store: str) -> str:
+def selections_compared() -> Compared:
     """Each selection against plain shuffling, both with the same loss."""
-    compared = [((loss, method), (loss, PLAIN)) for loss in LOSSES for method in METHODS if method != PLAIN]
-    return _compared(store, compared, lambda ours, theirs: f"{LOSSES[ours[0]]}: {NAMES.get(ours[1], ours[1])}")
+    return {
+        f"{name}: {NAMES.get(method, method)}": [((loss, method), (loss, PLAIN)) for loss in losses]
+        for name, losses in GROUPS.items()
+        for method in METHODS
+        if method != PLAIN
+    }
 
 
-def knowledge(store: str) -> str:
+def knowledge_compared() -> Compared:
     """What the model knows against label frequencies alone, with the same loss; and UBS against its control."""
-    compared = [
-        ((loss, method), (loss, other)) for loss in LOSSES for method in BY_MODEL for other in ("Class-aware", CONTROL)
-        if other != CONTROL or method == "UBS"
-    ]  # fmt: skip
-    return _compared(
-        store,
-        compared,
-        lambda ours, theirs: f"{LOSSES[ours[0]]}: {NAMES.get(ours[1], ours[1])} − {NAMES.get(theirs[1], theirs[1])}",
-    )
+    against = [(method, FIRST) for method in BY_MODEL] + [("UBS", CONTROL)]
+    return {
+        f"{name}: {ours} − {NAMES.get(theirs, theirs)}": [((loss, ours), (loss, theirs)) for loss in losses]
+        for name, losses in GROUPS.items()
+        for ours, theirs in against
+    }
 
 
-def _compared(store: str, compared: Sequence[tuple[Cell, Cell]], named: Callable[[Cell, Cell], str]) -> str:
+def compared_table(store: str, compared: Callable[[], Compared]) -> str:
     """Gain in Macro-AUC on each set and over all of them, with the answer; average precision beside it."""
-    verdicts = judged(store, compared)
-    sets = _sets(run.data for ours, theirs in verdicts for run, _ in pairs(store, ours, theirs))
+    over = judged(store, compared())
+    sets = _sets(run.data for cells in compared().values() for run, _ in pairs(store, cells))
+    by_set = {data: judged(store, compared(), data) for data in sets}
     rows = [
         [
-            named(ours, theirs),
-            *(_on_set(store, ours, theirs, data) for data in sets),
-            f"{verdict.answer}: {_corrected(verdict)}",
+            name,
+            *(_on_set(by_set[data].get(name)) for data in sets),
+            f"{verdict.answer}: {_bounds(verdict.interval)}",
             interval(verdict.gains[1].evidence),
         ]
-        for (ours, theirs), verdict in verdicts.items()
+        for name, verdict in over.items()
     ]
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
-def _corrected(verdict: Verdict) -> str:
-    found = verdict.interval
+def _on_set(verdict: Verdict | None) -> str:
+    """Mean gain on one set, bold where the verdict on it is better or worse."""
+    if verdict is None:
+        return "–"
+    gain = signed(verdict.interval.mean)
+    return f"**{gain}**" if verdict.answer in ("better", "worse") else gain
+
+
+def _bounds(found: Interval) -> str:
     return f"{signed(found.mean)} ({signed(found.low)} to {signed(found.high)})"
 
 
@@ -207,15 +230,7 @@ def _level(store: str, cell: Cell, data: str) -> str:
     return f"{score:.4f} ({precision:.4f})" + (f", {len(runs)} folds" if len(runs) < FOLDS else "")
 
 
-def _on_set(store: str, ours: Cell, theirs: Cell, data: str) -> str:
-    """Mean gain on one set, bold where its own interval excludes 0."""
-    gain = gain_of(pairs(store, ours, theirs, data), AUC)
-    if gain is None:
-        return "–"
-    return f"**{signed(gain.interval.mean)}**" if gain.interval.excludes_zero else signed(gain.interval.mean)
-
-
-def _validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
+def validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
     """(Set, loss) → learning rate → validation Macro-AUC by epoch.
 
     BCE was tried by experiment=settings on the paper's sets: the first epochs of a longer training are the same.
@@ -230,11 +245,11 @@ def _validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
     return found
 
 
-ALTERNATIVE_TABLES: dict[str, Callable[[], str]] = {
-    "alternatives_settings": settings,
-    **{
-        f"{store}_{made.__name__}": partial(made, store)
-        for store in ("short", "alternatives")
-        for made in (levels, losses, selections, knowledge)
-    },
-}
+ALTERNATIVE_TABLES: dict[str, Callable[[], str]] = {"alternatives_settings": settings}
+for _store in ("short",):
+    ALTERNATIVE_TABLES |= {
+        f"{_store}_levels": partial(levels, _store),
+        f"{_store}_losses": partial(compared_table, _store, losses_compared),
+        f"{_store}_selections": partial(compared_table, _store, selections_compared),
+        f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
+    }
