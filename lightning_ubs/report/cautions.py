@@ -137,6 +137,17 @@ def _metrics(results: Results) -> Iterator[str]:
             f"{join(untested)}: values are of the validation set in the best epoch, because no test step logged them; "
             "they are more favorable than on new data. Log them as test_NAME in test_step."
         )
+    mixed = [metric.title for metric in results.metrics if len(_stages(results, metric.key)) > 1]
+    if mixed:
+        yield (
+            f"{join(mixed)}: some runs have values of the test set, others of the validation set, and these are not "
+            "compared with each other. Run everything again with one module."
+        )
+    if len(results.losses) > 1 and results.primary.key == "loss":
+        yield (
+            f"{join(results.losses)} are not compared with each other in loss, because it may be another one in each. "
+            "Monitor a metric, such as val_auc."
+        )
     unknown = [metric.title for metric in results.metrics if metric.higher_is_better is None]
     if unknown:
         yield (
@@ -147,6 +158,10 @@ def _metrics(results: Results) -> Iterator[str]:
     if len(monitors) > 1:
         kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in monitors.items())
         yield f"The best epoch was chosen in different ways: {kinds}. Run everything again with one monitor."
+
+
+def _stages(results: Results, key: str) -> set[str]:
+    return {run.record.metrics[key].stage for run in results.runs if key in run.record.metrics}
 
 
 def _by_method(results: Results) -> dict[str, list[Run]]:

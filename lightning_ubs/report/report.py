@@ -47,7 +47,8 @@ class Report(Contents):
         Raises:
             ReportError: If no run finished, or none recorded that metric.
         """
-        margin = checked_margin(margin)
+        if margin is not None:
+            checked_margin(margin)
         return cls(checked_results(records, store, monitor=monitor), margin)
 
     @cached_property
@@ -166,7 +167,8 @@ def build_report(
     Raises:
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
-    formats, margin = checked_formats(formats), checked_margin(margin)
+    formats = checked_formats(formats)
+    checked_margin(margin)
     metrics = [metrics] if isinstance(metrics, str) else metrics
     folder = Path(output) if output is not None else Path(results) / "report"
     found = load_results(Path(results), metrics)

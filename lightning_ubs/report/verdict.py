@@ -20,8 +20,16 @@ from lightning_ubs.errors import ReportError
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, Run
-from lightning_ubs.report.statistics import MIN_DATASETS, MIN_UNITS, Difference, Evidence, Interval, holm_divisors
-from lightning_ubs.report.words import count_of, join, plain, signed
+from lightning_ubs.report.statistics import (
+    MIN_DATASETS,
+    MIN_UNITS,
+    Difference,
+    Evidence,
+    Interval,
+    holm_divisors,
+    resolution,
+)
+from lightning_ubs.report.words import count_of, join, plain, runs_of, signed
 
 Answer = Literal["better", "worse", "equal", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
@@ -75,6 +83,7 @@ class Verdict:
         places: Where it was measured, such as ``"yeast"``.
         control: The same probabilities dealt to random samples: the gain of the method over that; None if not run.
         control_gain: And the gain of that control over the same baseline.
+        unscored: Runs of either method that failed or have no score where the other has one.
     """
 
     ours: str
@@ -87,6 +96,7 @@ class Verdict:
     places: Sequence[str] = ()
     control: Gain | None = None
     control_gain: Gain | None = None
+    unscored: tuple[int, int] = (0, 0)
 
     @property
     def primary(self) -> Gain:
@@ -95,7 +105,15 @@ class Verdict:
 
     @property
     def answer(self) -> Answer:
-        """What the evidence says in the monitored metric; nothing from fewer than three units."""
+        """What the evidence says in the monitored metric; nothing from fewer than three units.
+
+        Nothing is said in favor of a method that has no score where the other has one: such runs are often bad ones.
+        """
+        found = self._answer()
+        lacking = {"better": self.unscored[:1], "worse": self.unscored[1:], "equal": self.unscored}.get(found, ())
+        return "undecided" if any(lacking) else found
+
+    def _answer(self) -> Answer:
         if self.primary.evidence.units < MIN_UNITS:
             return "undecided"
         if self.interval.excludes_zero:
@@ -126,7 +144,16 @@ class Verdict:
 
     def _qualified(self) -> list[str]:
         evidence, found = self.primary.evidence, []
-        if self.answer == "undecided":
+        if self.answer != self._answer():
+            found += [
+                f"{name} failed or has no score in {runs_of(count, count + evidence.pairs)} in which {other} has "
+                "one, so nothing is said in its favor. Repeat them, or log a score that is a number."
+                for name, other, count in zip(
+                    (self.ours, self.theirs), (self.theirs, self.ours), self.unscored, strict=True
+                )
+                if count
+            ]
+        elif self.answer == "undecided":
             found.append(power_sentence(evidence, 1 - _ALPHA / self.divisor))
         overlap = overlap_of(evidence)
         if overlap and math.isfinite(self.interval.low):
@@ -140,7 +167,7 @@ class Verdict:
 
 def judge(results: Results, margin: float | None = None) -> list[Verdict]:
     """A verdict per comparison; none without pairs or where nobody said which way the monitored metric is better."""
-    margin = checked_margin(margin)
+    margin = margin_of(results, margin)
     found: list[tuple[Method, Method, list[Gain], list[str]]] = []
     for ours, theirs in results.comparisons:
         pairs = results.pairs(ours, theirs)
@@ -164,6 +191,7 @@ def judge(results: Results, margin: float | None = None) -> list[Verdict]:
                 places,
                 None if control is None else gain_of(results.pairs(ours, control), primary.metric),
                 None if control is None else gain_of(results.pairs(control, theirs), primary.metric),
+                (_unscored(results, ours, theirs), _unscored(results, theirs, ours)),
             )
         )
     return verdicts
@@ -174,16 +202,32 @@ def gain_of(pairs: Sequence[tuple[Run, Run]], metric: Metric) -> Gain | None:
     if metric.higher_is_better is None:
         return None
     differences, by_data = [], defaultdict(list)
+    values: list[float] = []
     for run, other in pairs:
-        value = metric.sign * (run.metrics.get(metric.key, math.nan) - other.metrics.get(metric.key, math.nan))
-        if math.isfinite(value):
+        both = run.metrics.get(metric.key, math.nan), other.metrics.get(metric.key, math.nan)
+        value = metric.sign * (both[0] - both[1])
+        if math.isfinite(value) and run.record.metrics[metric.key].stage == other.record.metrics[metric.key].stage:
+            values += both
             differences.append(Difference(run.dataset, run.split, run.unit[1], value))
             by_data[run.dataset].append(value)
     if not differences:
         return None
-    evidence = Evidence.of(differences)
+    evidence = Evidence.of(differences, resolution(values))
     means = {data: float(np.mean(values)) for data, values in by_data.items()}
     return Gain(metric, evidence, evidence.interval(), means)
+
+
+def _unscored(results: Results, ours: Method, theirs: Method) -> int:
+    """Runs of a method that failed or have no score in the monitored metric, where the other method has one."""
+    key, found = results.primary.key, 0
+    for data, model in results.settings():
+        mine = results.cell(ours, data, model)
+        for unit, run in results.cell(theirs, data, model).items():
+            if math.isfinite(run.metrics.get(key, math.nan)):
+                own = mine.get(unit)
+                failed = (ours, data, model, unit) in results.failures
+                found += failed if own is None else not math.isfinite(own.metrics.get(key, math.nan))
+    return found
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
@@ -280,8 +324,18 @@ def overlap_of(evidence: Evidence) -> float:
     return 1 / (evidence.splits - 1) if evidence.kind == "splits" and evidence.datasets == 1 else 0.0
 
 
+def margin_of(results: Results, margin: float | None) -> float:
+    """The margin; by default 0.001, or a hundredth of the scores' median size where that is less, to one digit."""
+    if margin is not None:
+        return checked_margin(margin)
+    sizes = [abs(run.metrics.get(results.primary.key, math.nan)) for run in results.runs]
+    sizes = [size for size in sizes if math.isfinite(size) and size > 0]
+    share = float(np.median(sizes)) / 100 if sizes else DEFAULT_MARGIN
+    return min(DEFAULT_MARGIN, float(f"{share:.0e}"))
+
+
 def checked_margin(margin: float | None) -> float:
-    """The margin, the default if there is none.
+    """The margin that was given, `DEFAULT_MARGIN` if none was.
 
     Raises:
         ReportError: If it is not a number above 0.
@@ -302,9 +356,16 @@ def _control_sentence(verdict: Verdict) -> list[str]:
     ahead, control = verdict.control, verdict.control_gain
     if verdict.answer != "better" or ahead is None or control is None:
         return []
-    if ahead.evidence.units >= MIN_UNITS and ahead.interval.low > 0:
+    if ahead.evidence.units < MIN_UNITS:
+        return []
+    if ahead.interval.low > 0:
         return [f"The same P on random samples does not do it: the difference is {interval_text(ahead.interval)}."]
+    if control.interval.low > 0 and ahead.interval.high < verdict.primary.interval.mean / 2:
+        return [
+            f"But the same P on random samples does as well ({interval_text(control.interval)} against "
+            f"{verdict.theirs}): at most half of the gain is due to which samples are emphasized."
+        ]
     return [
-        f"But the same P on random samples does as well ({interval_text(control.interval)} against "
-        f"{verdict.theirs}): what helps is not which samples are emphasized."
+        f"Whether the same P on random samples does as well is undecided: the difference is "
+        f"{interval_text(ahead.interval)}."
     ]
