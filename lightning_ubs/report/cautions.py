@@ -79,14 +79,15 @@ def _nothing_selected(results: Results) -> Iterator[str]:
 
 
 def _best_in_warm_up(results: Results) -> Iterator[str]:
+    named = []
     for label, runs in _by_method(results).items():
         early = [run for run in runs if _selected_epochs(run) != 0 and _best_before_selection(run)]
-        if early:
-            yield (
-                f"The best epoch lies in the warm-up in {runs_of(len(early), len(runs))} of {label}: what was tested "
-                "there has seen no selection. Train at a lower learning rate, or shorten the warm-up "
-                "(selection.warmup_epochs)."
-            )
+        named += [f"{runs_of(len(early), len(runs))} of {label}"] if early else []
+    if named:
+        yield (
+            f"The best epoch lies in the warm-up in {join(named, _MOST_NAMED)}: what was tested there has seen no "
+            "selection. Train at a lower learning rate, or shorten the warm-up (selection.warmup_epochs)."
+        )
 
 
 def _not_converged(results: Results) -> Iterator[str]:

@@ -64,6 +64,11 @@ class Run:
     record: RunRecord = field(repr=False)
 
     @property
+    def setting(self) -> str:
+        """With what it was trained besides the method: its model, and swept values of its data."""
+        return " ".join([self.model, *(word for word in self.data.split(" ") if "=" in word)])
+
+    @property
     def scores(self) -> Array:
         """The monitored metric by epoch, large is good; empty if it was not recorded."""
         values = self.curves.get(self.record.monitor, np.zeros(0))
@@ -238,6 +243,12 @@ def dataset_of(data: str) -> str:
     words = [word for word in data.split(" ") if "=" not in word] or [data]
     name = " ".join(words)
     return REPAIRED.get(name, name.removesuffix("_aligned"))
+
+
+def plain_model(run: Run) -> str:
+    """The model's name without the budget that a sweep of trainer.max_epochs adds to it."""
+    budget = f"max_epochs={run.record.max_epochs}"
+    return " ".join(word for word in run.model.split(" ") if word != budget)
 
 
 def _splits(records: Sequence[RunRecord]) -> dict[str, str]:

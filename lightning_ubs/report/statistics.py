@@ -161,12 +161,13 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class Difference:
-    """One paired difference, and where it was measured."""
+    """One paired difference, and where it was measured; ``setting``: with which model, budget or swept value."""
 
     dataset: str
     split: str
     seed: int
     value: float
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class Evidence:
         datasets: How many there are.
         splits: How many there are.
         pairs: Pairs of runs behind the units.
-        pair_spread: Standard deviation of the differences of single pairs; 0 where each unit is one.
+        pair_spread: Standard deviation of the differences of single pairs within a setting.
         step: Resolution of the values that were compared; 0 if they are continuous.
     """
 
@@ -219,13 +220,18 @@ class Evidence:
             by_seed = _means((one.dataset, f"{one.split} {one.seed}", one.value) for one in found)
             values, kind, groups = list(by_seed.values()), "seeds", splits
         array = np.array(values, dtype=float)
-        spread = _pair_spread([one.value for one in found], array.size)
+        spread = _pair_spread(found, array.size)
         return cls(array, kind, groups, datasets, splits, len(found), spread, step)  # type: ignore[arg-type]
 
     @property
     def units(self) -> int:
         """How many there are."""
         return int(self.values.size)
+
+    @property
+    def counted(self) -> str:
+        """How many there are, in words: datasets or runs."""
+        return f"{self.units} {'datasets' if self.kind == 'datasets' else 'runs'}"
 
     @property
     def mean(self) -> float:
@@ -326,9 +332,16 @@ def t_quantile(probability: float, freedom: int) -> float:
     return float(optional_import("scipy.stats").t.ppf(probability, freedom))
 
 
-def _pair_spread(values: Sequence[float], units: int) -> float:
-    """Standard deviation of single pairs, with the correction for as many as there are units: copies change nothing."""
-    return float(np.std(values) * math.sqrt(units / (units - 1))) if units > 1 else 0.0
+def _pair_spread(found: Sequence[Difference], units: int) -> float:
+    """Standard deviation of single pairs within a setting, corrected for as many as there are units.
+
+    So copies of runs change nothing, and neither does a setting that helps all units alike.
+    """
+    if units < 2:
+        return 0.0
+    means = _means((one.setting, "", one.value) for one in found)
+    squares = [(one.value - means[one.setting, ""]) ** 2 for one in found]
+    return math.sqrt(float(np.mean(squares)) * units / (units - 1))
 
 
 def _means(found: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from lightning_ubs.methods import BASELINE
 from lightning_ubs.report.method import Method
-from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.statistics import Difference, Evidence, holm
 from lightning_ubs.report.verdict import bounds_text, interval_text, margin_of
 from lightning_ubs.report.words import signed
@@ -382,7 +382,7 @@ def _needed(run: Run, other: Run) -> tuple[int, int]:
 def _ratio(pairs: Pairs, amounts: Sequence[tuple[float, float]]) -> Ratio | None:
     """The geometric mean of ratios over units of evidence; None where nothing was measured."""
     logs = [
-        Difference(run.dataset, run.split, run.unit[1], math.log(mine / theirs))
+        Difference(run.dataset, run.split, run.unit[1], math.log(mine / theirs), run.setting)
         for (run, _), (mine, theirs) in zip(pairs, amounts, strict=True)
         if mine > 0 and theirs > 0
     ]
@@ -423,7 +423,7 @@ def _both(mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> list[tuple[
 def _evidence(results: Results, mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> Evidence:
     key, sign = results.primary.key, results.primary.sign
     return Evidence.of(
-        Difference(run.dataset, run.split, run.unit[1], sign * (run.metrics[key] - other.metrics[key]))
+        Difference(run.dataset, run.split, run.unit[1], sign * (run.metrics[key] - other.metrics[key]), run.setting)
         for run, other in _both(mine, theirs)
     )
 
@@ -459,7 +459,7 @@ def _by_budget(results: Results) -> dict[Trained, dict[Place, Run]]:
         if run.method.loss != results.losses[0]:
             continue  # another loss is no saving
         if run.record.max_epochs is not None and math.isfinite(run.metrics.get(results.primary.key, math.nan)):
-            found[run.method, run.record.max_epochs][run.data, _plain_model(run), *run.unit] = run
+            found[run.method, run.record.max_epochs][run.data, plain_model(run), *run.unit] = run
     return found
 
 
@@ -490,9 +490,3 @@ def _median(values: Iterable[float] | np.ndarray[Any, Any]) -> float:
     found = np.array(list(values), dtype=float)
     finite = found[np.isfinite(found)]
     return float(np.median(finite)) if finite.size else math.nan
-
-
-def _plain_model(run: Run) -> str:
-    """The model's name without the budget that a sweep of trainer.max_epochs adds to it."""
-    budget = f"max_epochs={run.record.max_epochs}"
-    return " ".join(word for word in run.model.split(" ") if word != budget)
