@@ -2,7 +2,7 @@
 
 The transformer is small and has random weights, and the texts are made up, so that nothing is downloaded. With
 ``from_pretrained`` and your own texts the rest stays as it is. Run it with ``python examples/huggingface_text.py
-[--fast]``; it needs ``pip install lightning-ubs transformers``.
+[--fast]``; it needs ``pip install -e . transformers``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if __name__ == "__main__":
     L.seed_everything(0, verbose=False)
     selection = BatchSelection(UBS(), warmup_epochs=1)
     loader = DataLoader(Texts(64 if fast else 1000), batch_size=16, shuffle=True)
-    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    L.Trainer(max_epochs=3 if fast else 8, callbacks=[selection], **quiet).fit(Classifier(), loader)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    L.Trainer(max_epochs=3 if fast else 8, callbacks=[selection], accelerator="cpu", **quiet).fit(Classifier(), loader)
     for index in selection.weights.argsort(descending=True)[:3].tolist():
         print(f"w = {selection.weights[index]:.2f}: {loader.dataset.texts[index]}")

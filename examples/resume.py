@@ -1,6 +1,6 @@
 """Resume: a training that stops in the middle of an epoch goes on with exactly the samples it would have drawn.
 
-Run it with ``python examples/resume.py [--fast]``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/resume.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def train(folder: Path, max_steps: int = -1, ckpt_path: str | None = None) -> to
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(model, datamodule=MultiLabelDataModule("digits", batch_size=64), ckpt_path=ckpt_path)
     return torch.cat([one.detach().flatten() for one in model.parameters()])

@@ -1,7 +1,7 @@
 """Two processes share each batch, and select exactly what one process with twice the batch size would.
 
 Run it with ``python examples/two_processes.py [--fast]``; Lightning starts the second process by itself. It needs
-``pip install 'lightning-ubs[experiments]'`` and no GPU.
+``pip install -e ".[experiments]"`` and no GPU.
 """
 
 from __future__ import annotations
@@ -45,5 +45,6 @@ if __name__ == "__main__":
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(MLP(num_features=64, num_labels=10), datamodule=MultiLabelDataModule("digits", batch_size=64))

@@ -59,7 +59,13 @@ def data(engine, source, tmp_path) -> IndexedDataset:
 
 def launch(source: Path, folder: Path, engine: str, world: int = 1, **job: Any) -> list[subprocess.Popen[str]]:
     folder.mkdir(exist_ok=True)
-    given = {"source": str(source), "folder": str(folder), "engine": engine, "limit": LIMITS[engine], "world": world} | job
+    given = {
+        "source": str(source),
+        "folder": str(folder),
+        "engine": engine,
+        "limit": LIMITS[engine],
+        "world": world,
+    } | job
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     common |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0", "GROUP_RANK": "0"}
     elastic = {"TORCHELASTIC_RUN_ID": "test"} if world > 1 else {}
@@ -178,7 +184,7 @@ def test_a_part_of_a_litdata_dataset_has_its_own_bounds(tmp_path) -> None:
 
 
 def test_what_cannot_be_read_by_index_is_refused_with_ways_out(tmp_path) -> None:
-    with pytest.raises(DataError, match="write them|must first be written"):
+    with pytest.raises(DataError, match=r"write them|must first be written"):
         indexed(iter([]))
     litdata = pytest.importorskip("litdata")
     write(tmp_path / "source", "litdata", 100, 10)
