@@ -76,7 +76,7 @@ def plot_correlation(selection: SelectionViews) -> Figure:
 
 
 def known_samples(selection: SelectionViews) -> int:
-    """The number of training samples, all of whose predictions are learnt; refuses a selection that has seen none."""
+    """The number of training samples, all of whose predictions are learned; refuses a selection that has seen none."""
     selection.settle()
     n = selection.strategy.num_samples
     if n == 0:

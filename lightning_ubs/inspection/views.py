@@ -142,7 +142,7 @@ class SelectionViews:
         return inspect.to_frame(self)
 
     def plot_data_map(self, label: str | int | None = None) -> Figure:
-        """A scatter plot of the samples: mean uncertainty over fluctuation, coloured by the times drawn.
+        """A scatter plot of the samples: mean uncertainty over fluctuation, colored by the times drawn.
 
         Args:
             label: show only the samples that have this label, by its name or number.
@@ -177,7 +177,7 @@ class SelectionViews:
         passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
         ``label``, ``given``, ``mean_prediction`` and ``score``, the highest score first.
 
-        These predictions come from training passes: the model has learnt the label that it is asked about, and with
+        These predictions come from training passes: the model has learned the label that it is asked about, and with
         more epochs it learns the wrong ones as well. With 5 % of all labels flipped at random and an MLP after 30
         epochs, 46 % of the top 5 % were flipped on yeast and 77 % on enron (AUROC 0.90 and 0.98; by chance 5 % and
         0.5). On the same predictions the ranking is that of cleanlab's per-class self-confidence, by construction;

@@ -497,8 +497,8 @@ class StepReader:
             self._ways = [head.place.term for head in group.heads if head.place.term is not None]
             if place.term is not None:
                 self._ways = [place.term]
-            labelled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
-            self._target_way = next((way for way in labelled if way in self._ways), None) or next(iter(labelled), None)
+            labeled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
+            self._target_way = next((way for way in labeled if way in self._ways), None) or next(iter(labeled), None)
         self.status = self._status_of(group)
 
     def _status_of(self, group: Group | None) -> str:
@@ -695,7 +695,7 @@ class StepReader:
             found = find(self._outputs(module, outputs, batch))
         if watch.used:
             raise SelectionError(
-                "the function given as outputs= computes with the module's weights, which the optimiser has changed "
+                "the function given as outputs= computes with the module's weights, which the optimizer has changed "
                 "since the loss was computed, so these are not the predictions of the step; let training_step return "
                 "them ({'loss': loss, 'logits': logits}), or leave outputs= out to have them read from the loss."
             )

@@ -312,7 +312,7 @@ def _forward_only_epochs(trainer: Trainer) -> int:
 
 
 def _epoch_of_step(trainer: Trainer, step: int) -> int:
-    """The epoch in which optimiser step number ``step`` (counted from 1) is made."""
+    """The epoch in which optimizer step number ``step`` (counted from 1) is made."""
     batches = trainer.num_training_batches
     if not math.isfinite(batches) or batches < 1:
         return trainer.current_epoch

@@ -1,4 +1,4 @@
-"""Predictions on their way from a step to the strategy: several batches are learnt together."""
+"""Predictions on their way from a step to the strategy: several batches are learned together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from lightning_ubs.reading import Observation, Reading, decode
 
-# Batches, and cells of predictions, that are learnt together.
+# Batches, and cells of predictions, that are learned together.
 _BATCHES, _CELLS = 32, 2**20
 
 
 class LearningQueue:
-    """Batches that wait to be learnt.
+    """Batches that wait to be learned.
 
     A training step empties the caches, so that a few small kernels after each step take many times as long as in a row.
     The strategy learns batches one by one in their order, so that it makes no difference when.

@@ -45,7 +45,7 @@ def check_trainer(trainer: Trainer, needs_last_epoch: bool) -> None:
     endless = epochs is None or epochs < 0
     countable = steps >= 0 and trainer.lightning_module.automatic_optimization
     if needs_last_epoch and endless and not countable:
-        reason = "" if steps < 0 else f" and manual optimisation (max_steps={steps} may end any epoch)"
+        reason = "" if steps < 0 else f" and manual optimization (max_steps={steps} may end any epoch)"
         raise SelectionError(
             f"with max_epochs={epochs}{reason} the last epoch, at which selection should end, is unknown; set "
             "max_epochs, or pass BatchSelection(..., end_epoch=...)."

@@ -72,7 +72,7 @@ class Owner(Protocol):
 class Origin(Enum):
     """Where what the strategy knows comes from."""
 
-    NOTHING = "nothing was learnt before this fit"
+    NOTHING = "nothing was learned before this fit"
     PREVIOUS_FIT = "the previous fit of the same trainer"
     CHECKPOINT = "a checkpoint"
 

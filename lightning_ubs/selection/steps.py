@@ -171,7 +171,7 @@ class TrainingSteps:
             self._optimizer_steps, self._is_backward_seen = optimizer_steps, False
 
     def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
-        """Read what the step predicted; the first one is learnt at once, to tell what is read."""
+        """Read what the step predicted; the first one is learned at once, to tell what is read."""
         reading = self.reader.read(plan, k, module, outputs, batch)
         if reading is None:
             return

@@ -358,7 +358,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
     ("changes", "sentence"),
     [
         ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? It logs"),
-        ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
+        ({"trainer": QUICK | {"color": "red"}}, r"^trainer: lightning\.Trainer does not take 'color'"),
         (
             {"module": LogsSteps, "monitor": "step_loss", "mode": "min"},
             r"^monitor='step_loss' is logged in training, .* validation_step logs: val_auc, val_loss\.$",

@@ -165,11 +165,11 @@ def test_a_checkpoint_can_be_looked_at_without_training(trained: tuple[BatchSele
     assert looked.to_frame()["mean_uncertainty"].to_numpy() == pytest.approx(now.numpy())
     pd.testing.assert_frame_equal(looked.suspicious_labels(9), selection.suspicious_labels(9))
     assert torch.equal(looked.correlation, selection.correlation)
-    unlabelled = BatchSelection(UBS(window=3))
-    unlabelled.load_state_dict(selection.state_dict())
-    assert unlabelled.to_frame()["latest_loss"].isna().all()
+    unlabeled = BatchSelection(UBS(window=3))
+    unlabeled.load_state_dict(selection.state_dict())
+    assert unlabeled.to_frame()["latest_loss"].isna().all()
     with pytest.raises(SelectionError, match=r"true labels .* are not known .*labels=matrix"):
-        unlabelled.suspicious_labels()
+        unlabeled.suspicious_labels()
 
 
 def test_a_fit_after_a_look_at_a_checkpoint_starts_anew(trained: tuple[BatchSelection, Tiny, Watch]) -> None:

@@ -221,7 +221,7 @@ def test_predictions_are_found_and_become_the_right_probabilities(place: str, pr
     np.testing.assert_allclose(shown, reference.label_uncertainty(windows, Q, 0.5), atol=tolerance)
 
 
-def test_logits_of_a_zero_initialised_head_all_lie_in_the_unit_interval_and_are_still_logits() -> None:
+def test_logits_of_a_zero_initialized_head_all_lie_in_the_unit_interval_and_are_still_logits() -> None:
     class ZeroHead(Tiny):
         def __init__(self) -> None:
             super().__init__(lr=0.0)
@@ -381,7 +381,7 @@ def test_a_function_that_runs_the_model_again_after_the_step_is_refused(rerun: A
             return result
 
     message = raised(Tiny(), outputs=again)
-    assert "which the optimiser has changed since" in message
+    assert "which the optimizer has changed since" in message
     assert "{'loss': loss, 'logits': logits}" in message
     fit(BatchSelection(warmup_epochs=1), Tiny(), max_epochs=2)
 

@@ -196,11 +196,11 @@ def test_a_schedule_of_accumulation_is_counted(tmp_path: Any) -> None:
     assert seen[2] > 1.0
 
 
-def test_max_steps_with_manual_optimisation_needs_an_end() -> None:
+def test_max_steps_with_manual_optimization_needs_an_end() -> None:
     class Manual(Tiny):
         automatic_optimization = False
 
-    with pytest.raises(SelectionError, match=r"manual optimisation.*end_epoch"):
+    with pytest.raises(SelectionError, match=r"manual optimization.*end_epoch"):
         fit(BatchSelection(warmup_epochs=1), Manual(), max_epochs=-1, max_steps=20)
 
 
