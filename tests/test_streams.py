@@ -59,7 +59,13 @@ def data(engine, source, tmp_path) -> IndexedDataset:
 
 def launch(source: Path, folder: Path, engine: str, world: int = 1, **job: Any) -> list[subprocess.Popen[str]]:
     folder.mkdir(exist_ok=True)
-    given = {"source": str(source), "folder": str(folder), "engine": engine, "limit": LIMITS[engine], "world": world} | job
+    given = {
+        "source": str(source),
+        "folder": str(folder),
+        "engine": engine,
+        "limit": LIMITS[engine],
+        "world": world,
+    } | job
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     common |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0", "GROUP_RANK": "0"}
     elastic = {"TORCHELASTIC_RUN_ID": "test"} if world > 1 else {}

@@ -16,8 +16,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
-from lightning_ubs.reading import Observation, Reading
-from lightning_ubs.selection.buffer import LearningQueue
+from lightning_ubs.reading import Observation, Reading, decode
 from lightning_ubs.selection.order import BlockOrder, BlockPlan, Blocks, draws_by_probabilities
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.state import DrawCounts
@@ -25,6 +24,8 @@ from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
 
 STATE_VERSION = 1
 _NO_FAULT = 2**62
+# Batches, and cells of predictions, that are learnt together.
+_BATCHES, _CELLS = 32, 2**20
 Share = Callable[[Tensor], Tensor]
 
 
@@ -69,6 +70,40 @@ class Schedule:
         if self.plain_from is not None and epoch >= self.plain_from:
             return False
         return epoch >= self.start or not strategy.warms_up
+
+
+class LearningQueue:
+    """Batches that wait to be learnt.
+
+    A training step empties the caches, so that a few small kernels after each step take many times as long as in a row.
+    The strategy learns batches one by one in their order, so that it makes no difference when.
+
+    Args:
+        learn: takes the number of the first of some batches that follow each other, and their predictions.
+    """
+
+    def __init__(self, learn: Callable[[int, Observation], None]) -> None:
+        self._learn = learn
+        self._waiting: list[tuple[int, Reading]] = []
+
+    def add(self, batch: int, reading: Reading) -> None:
+        """Let a batch wait, until there are enough, or one is left out."""
+        if self._waiting and batch != self._waiting[-1][0] + 1:
+            self.settle()
+        self._waiting.append((batch, reading))
+        if len(self._waiting) >= _BATCHES or len(self._waiting) * reading.raw.numel() >= _CELLS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Learn all that wait."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            batches, readings = zip(*waiting, strict=True)
+            self._learn(batches[0], decode(readings))
+
+    def clear(self) -> None:
+        """Forget all that wait."""
+        self._waiting = []
 
 
 class Selector:
