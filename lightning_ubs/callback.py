@@ -23,6 +23,8 @@ from lightning_ubs.reading import DatasetLabels, Ids, IdVerification, Outputs, S
 from lightning_ubs.selection._lightning import LoaderKey, callbacks_of, log_epoch
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import (
+    WARMUP,
+    EpochSize,
     Memory,
     SaveState,
     Unbiased,
@@ -36,7 +38,7 @@ from lightning_ubs.selection.options import (
 from lightning_ubs.selection.order import Blocks, check_order
 from lightning_ubs.selection.plan import EpochPlan, loader_seed
 from lightning_ubs.selection.planner import Selector
-from lightning_ubs.selection.requirements import check_trainer
+from lightning_ubs.selection.requirements import check_epochs_are_counted, check_trainer
 from lightning_ubs.selection.session import FitSession
 from lightning_ubs.selection.steps import TrainingSteps
 from lightning_ubs.strategies import UBS, Strategy
@@ -132,7 +134,7 @@ class BatchSelection(Callback):
         save_state: SaveState = "full",
         kind: str | None = None,
         ids: Ids = None,
-        epoch_size: float | int | None = None,
+        epoch_size: float | int | EpochSize | None = None,
         fill_last: bool = False,
         unbiased: Unbiased | None = None,
         memory: Memory = "replicated",
@@ -148,7 +150,16 @@ class BatchSelection(Callback):
                 f"warmup_epochs={warmup_epochs} and start_epoch={start_epoch} both name the first selected epoch; give "
                 "one of them."
             )
-        warmup_epochs = 5 if warmup_epochs is None else warmup_epochs
+        # What the user said, beside attributes that show what it led to.
+        self.given_arguments = {
+            "warmup_epochs": warmup_epochs,
+            "start_epoch": start_epoch,
+            "replacement": replacement,
+            "unbiased": unbiased,
+            "epoch_size": epoch_size,
+            "history_dtype": history_dtype,
+        }
+        warmup_epochs = WARMUP if warmup_epochs is None else warmup_epochs
         check_range("warmup_epochs", warmup_epochs, 0, whole=True)
         check_range("seed", seed, 0, whole=True)
         check_choice("save_state", save_state, ("full", "selection", "weights"))
@@ -165,10 +176,6 @@ class BatchSelection(Callback):
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
         self.end_epoch = chosen_end(end_epoch, self.start_epoch)
-        self.given_arguments = {
-            "warmup_epochs": self.warmup_epochs if start_epoch is None else None,
-            "start_epoch": start_epoch,
-        }
         self.history_dtype = chosen_dtype(history_dtype)
         self.device = device
         self.log_metrics = log_metrics
@@ -204,7 +211,7 @@ class BatchSelection(Callback):
         self._seconds = 0.0
 
     def __repr__(self) -> str:
-        return call_repr(self, omit=(None,))
+        return call_repr(self)
 
     @property
     @override
@@ -220,6 +227,7 @@ class BatchSelection(Callback):
             return
         scheduled = self.end_epoch is None and (self.strategy.decays or self.unbiased == "annealed")
         check_trainer(trainer, needs_last_epoch=scheduled or isinstance(self.end_epoch, float))
+        check_epochs_are_counted(trainer, self.epoch_size)
         self._check_others(trainer)
         self._fit = FitSession(self, trainer, self._selector, self._seed_beside_others(trainer))
         self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
@@ -440,19 +448,35 @@ class BatchSelection(Callback):
         """A heat map of the label correlation C at the start of this epoch, with the names of up to 24 labels."""
         return frame.plot_correlation(self)
 
-    def plot_schedule(self, max_epochs: int, n: int, batch_size: int = 64, weights: Any = None) -> Figure:
-        """Pressure, effective sample size and distinct share of each epoch, before any training.
+    def plot_schedule(
+        self,
+        max_epochs: int | None = None,
+        n: int | None = None,
+        batch_size: int | None = None,
+        weights: Any = None,
+    ) -> Figure:
+        """Pressure, effective sample size and distinct share of each epoch.
 
-        Weights are not known before the training, so they are supposed to be spread evenly over [0, 1]; where most
-        samples weigh little, P is more uneven late than shown. The distinct share is the expected one.
+        After a fit, what is not given is that of the fit, and the weights are its last ones. Before it, weights are
+        supposed to be spread evenly over [0, 1]; where most samples weigh little, P is more uneven late than shown.
+        The distinct share is the expected one.
 
         Args:
             max_epochs: epochs of the training.
             n: training samples.
-            batch_size: of all processes together.
+            batch_size: of all processes together; 64 before a fit.
             weights: w (n,) to suppose instead, such as ``selection.weights`` of an earlier training.
         """
         return outlook.plot_schedule(self, max_epochs, n, batch_size, weights)
+
+    @property
+    def last_fit(self) -> outlook.LastFit | None:
+        """What the present or the previous fit told of its length; None before it."""
+        selector = self._selector
+        if selector.layout is None or selector.max_epochs is None:
+            return None
+        layout = selector.layout
+        return outlook.LastFit(selector.max_epochs, layout.num_samples, layout.global_batch_size, selector.schedule)
 
     def suspicious_labels(self, top: int | float = 100) -> DataFrame:
         """The (sample, label) pairs that the model contradicts most persistently: candidates for label errors.
