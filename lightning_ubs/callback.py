@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -408,8 +408,8 @@ class BatchSelection(Callback):
         """The epoch in which each sample was last trained on, (n,) int32, -1 for never; None as ``times_drawn``."""
         return None if self._selector.draws is None else self._selector.draws.last_epoch
 
-    def to_frame(self) -> DataFrame:
-        """What is known of each training sample, one row per sample, as a pandas frame.
+    def to_frame(self, rows: Literal["samples", "labels"] = "samples") -> DataFrame:
+        """What is known of each training sample, or of each label, as a pandas frame.
 
         It works while the Trainer fits, afterwards, and after :meth:`load_state_dict`. Columns that the strategy does
         not have are there and hold NaN, so that the frames of all strategies have the same columns:
@@ -424,14 +424,26 @@ class BatchSelection(Callback):
 
         With ``memory="sharded"``, what is measured from predictions is NaN for the samples of other processes.
 
+        ``to_frame("labels")`` tells which labels were drawn, one row per label, warm-up included:
+
+        * ``label``: its name, or number.
+        * ``samples``: training samples that have it.
+        * ``times_drawn``: how often these were trained on, all together.
+        * ``plain_times_drawn``: how often as many draws of plain passes would have drawn them.
+        * ``ratio``: the one divided by the other; above 1 for labels that selection prefers.
+
         A strategy of your own may add columns (:meth:`Strategy.sample_columns`). To write files:
         ``selection.to_frame().to_csv("samples.csv", index=False)``, or with the extra ``parquet``
         ``selection.to_frame().to_parquet("samples.parquet")``.
 
+        Args:
+            rows: ``"samples"`` or ``"labels"``.
+
         Raises:
-            SelectionError: before the first fit.
+            SelectionError: before the first fit, or where the labels are asked for and not known.
         """
-        return frame.to_frame(self)
+        check_choice("rows", rows, ("samples", "labels"))
+        return frame.to_frame(self) if rows == "samples" else frame.to_label_frame(self)
 
     def plot_data_map(self, label: str | int | None = None) -> Figure:
         """A scatter plot of the samples: mean uncertainty over fluctuation, coloured by the times drawn.

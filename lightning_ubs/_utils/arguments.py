@@ -6,8 +6,6 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
-import torch
-
 
 def constructor_arguments(instance: object) -> dict[str, Any]:
     """Arguments of ``instance``'s constructor and the values it keeps, in the order of the signature.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Columns of every frame, whatever the strategy is; those that only some strategy has come after them.
 _MEASURED = ("mean_uncertainty", "fluctuation", "latest_loss")
+# The scale of a correlation map reaches at least so many times what is there by chance, so that noise stays dark.
+_NOISE = 4
 _TOO_EARLY = "it is measured from the second epoch on; look again later."
 
 
@@ -76,6 +79,32 @@ def to_frame(selection: Inspected) -> DataFrame:
     return frame
 
 
+def to_label_frame(selection: Inspected) -> DataFrame:
+    """One row per label; see :meth:`BatchSelection.to_frame`."""
+    pandas = optional_import("pandas")
+    n = known_samples(selection)
+    labels = label_matrix(selection, n)
+    names = selection.known_labels.names(labels.shape[1])
+    samples = labels.sum(0, dtype=torch.int64)
+    columns: dict[str, Any] = {
+        "label": list(range(labels.shape[1])) if names is None else names,
+        "samples": samples.numpy(),
+    }
+    if selection.times_drawn is None:
+        drawn = plain = torch.full((labels.shape[1],), torch.nan, dtype=torch.float64)
+    else:
+        times = selection.times_drawn.double()
+        drawn = torch.cat([times @ block.double() for block in torch.split(labels, max(1, 2**20 // n), 1)])
+        plain = samples * (times.sum() / n)
+    columns |= {
+        "times_drawn": drawn.numpy(),
+        "plain_times_drawn": plain.numpy(),
+        "ratio": torch.where(plain > 0, drawn / plain, torch.nan).numpy(),
+    }
+    frame: DataFrame = pandas.DataFrame(columns)
+    return frame
+
+
 def plot_data_map(selection: Inspected, label: str | int | None = None) -> Figure:
     """A scatter plot of the samples; see :meth:`BatchSelection.plot_data_map`."""
     n, told = known_samples(selection), sample_columns(selection)
@@ -108,7 +137,16 @@ def plot_correlation(selection: Inspected) -> Figure:
             f"there is no label correlation with {selection.strategy!r}; "
             + (_TOO_EARLY if used else "use UBS(), or RecencyBias or ActiveBias with correlation='mutual_information'.")
         )
-    return plots.plot_correlation(matrix, selection.known_labels.names(len(matrix)), title="Label correlation C")
+    values = matrix.detach().double().cpu().fill_diagonal_(torch.nan)
+    high = max(plots.largest(values.numpy()), _NOISE * independent_labels(selection))
+    names = selection.known_labels.names(len(matrix))
+    return plots.plot_correlation(matrix, names, title="Label correlation C", limits=(0.0, high))
+
+
+def independent_labels(selection: Inspected) -> float:
+    """C that two labels without any correlation have on average, by chance: (bins - 1)²/2n in the logarithm's base."""
+    bins, base = (getattr(selection.strategy, name, value) for name, value in (("bins", 5), ("log_base", math.e)))
+    return float((bins - 1) ** 2 / (2 * selection.strategy.num_samples) / math.log(base))
 
 
 def known_samples(selection: Inspected) -> int:

@@ -48,7 +48,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
-    "UBS, ever shorter": UBS,
+    "UBS, short epochs first": UBS,
 }
 # 40 samples are five batches of 8, which two processes share evenly.
 OPTIONS = {
@@ -58,7 +58,7 @@ OPTIONS = {
     "ClassAware": {"epoch_size": 40, "unbiased": True},
     "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
     "UBS, evaluated": {"refresh": EvaluationPass()},
-    "UBS, ever shorter": {"epoch_size": EpochSize(48 / 52, 16 / 52, full_last=0)},
+    "UBS, short epochs first": {"epoch_size": EpochSize(40 / 52, 40 / 52, full_last=2)},
 }
 FEATURES, LABELS = 6, 4
 
