@@ -1,6 +1,6 @@
 """Does it pay on my model? Your module and your data, with several selections, over paired seeds, in one call.
 
-Run it with ``python examples/compare_own_model.py [--fast]``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/compare_own_model.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A strategy of one's own in twenty lines: draw the samples with the highest recent loss more often.
 
-Run it with ``python examples/custom_strategy.py``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/custom_strategy.py``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Half of the training with InfoBatch: fewer samples per epoch, and gradients that stay those of all samples.
 
-Run it with ``python examples/half_the_training.py [--fast]``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/half_the_training.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

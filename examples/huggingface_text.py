@@ -2,7 +2,7 @@
 
 The transformer is small and has random weights, and the texts are made up, so that nothing is downloaded. With
 ``from_pretrained`` and your own texts the rest stays as it is. Run it with ``python examples/huggingface_text.py
-[--fast]``; it needs ``pip install lightning-ubs transformers``.
+[--fast]``; it needs ``pip install -e . transformers``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run it with ``python examples/hydra_app.py`` or, to change anything, ``python examples/hydra_app.py
 callbacks.selection.lambda1=0.6 selection@callbacks.selection=recent trainer.max_epochs=5``. It needs
-``pip install 'lightning-ubs[experiments]'``. Its configuration is ``hydra_app.yaml``.
+``pip install -e ".[experiments]"``. Its configuration is ``hydra_app.yaml``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images with a small CNN, augmentation and loader workers; the samples that are drawn most are shown at the end.
 
-Run it with ``python examples/images.py [--fast]``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/images.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

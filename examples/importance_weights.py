@@ -2,7 +2,7 @@
 
 ``selection.importance_weights`` says how much each sample of the batch must count, 1/(nP), so that the mean gradient is
 that of plain shuffling. Run it with ``python examples/importance_weights.py [--fast]``; it needs
-``pip install 'lightning-ubs[experiments]'``.
+``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run it with ``python examples/lightning_cli.py fit --config examples/lightning_cli.yaml``; every argument can be
 overridden: ``--trainer.callbacks.strategy.init_args.lambda1=0.6``. It needs
-``pip install 'lightning-ubs[experiments]' 'jsonargparse[signatures]'``.
+``pip install -e ".[experiments]" 'jsonargparse[signatures]'``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An ordinary LightningModule that returns only its loss, trained with and without batch selection.
 
 Each image is one to three handwritten digits laid over each other; the ten labels say which digits are present.
-Run it with ``python examples/quickstart.py``; it needs ``pip install 'lightning-ubs[experiments]'`` and no download.
+Run it with ``python examples/quickstart.py``; it needs ``pip install -e ".[experiments]"`` and no download.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resume: a training that stops in the middle of an epoch goes on with exactly the samples it would have drawn.
 
-Run it with ``python examples/resume.py [--fast]``; it needs ``pip install 'lightning-ubs[experiments]'``.
+Run it with ``python examples/resume.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Two processes share each batch, and select exactly what one process with twice the batch size would.
 
 Run it with ``python examples/two_processes.py [--fast]``; Lightning starts the second process by itself. It needs
-``pip install 'lightning-ubs[experiments]'`` and no GPU.
+``pip install -e ".[experiments]"`` and no GPU.
 """
 
 from __future__ import annotations

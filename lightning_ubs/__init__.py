@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         Weighted,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "D2ACE",

@@ -266,10 +266,10 @@ class _LitDataChunks:
             raise FileNotFoundError(path)
         return path, begin, size
 
-    def _close(self, block: int, loader: Any) -> None:
-        loader.close(block)
+    def _close(self, block: int, items: Any) -> None:
+        items.close(block)
         if self._has_tree:
-            loader._close_open_chunk()
+            items._close_open_chunk()
 
     def _make_room(self, block: int) -> None:
         """Delete the chunks that were opened longest ago, where the cache would pass its limit."""

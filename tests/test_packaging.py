@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -18,6 +20,7 @@ import pytest
 from once import once
 
 import lightning_ubs
+from lightning_ubs._utils.extras import installable
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("build")
@@ -129,6 +132,15 @@ def test_the_wheel_says_what_it_is(built: Path) -> None:
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} <= set(classifiers)
     urls = dict(url.split(", ") for url in told.get_all("Project-URL") or [])
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(urls)
+    description = told.get_payload()
+    assert isinstance(description, str)
+    assert description.startswith("# lightning-ubs")
+    links = [next(filter(None, one)) for one in re.findall(r'\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)"', description)]
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    for link in links:  # what is in the repository is named by its path there
+        path = re.sub(r"^https://(raw\.githubusercontent|github)\.com/[^/]+/lightning-ubs/(blob/)?main/", "", link)
+        assert path == link or (ROOT / path.partition("#")[0]).exists(), link
     assert folders == {"lightning_ubs", f"lightning_ubs-{lightning_ubs.__version__}.dist-info"}
 
 
@@ -136,6 +148,53 @@ def test_the_installed_wheel_runs_as_a_command_and_as_a_module(installed: Path, 
     version = f"lightning-ubs {lightning_ubs.__version__}"
     assert command(installed, "-m", "lightning_ubs", "--version", cwd=tmp_path).stdout.strip() == version
     assert command(installed.parent / "lightning-ubs", "--version", cwd=tmp_path).stdout.strip() == version
+
+
+MISSING_EXTRA = """
+import sys
+sys.modules["pandas"] = None
+from lightning_ubs._utils.extras import optional_import
+try:
+    optional_import("pandas")
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_the_way_out_of_a_missing_extra_installs_it_from_where_the_package_came(
+    built: Path, installed: Path, tmp_path: Path
+) -> None:
+    told = command(installed, "-c", MISSING_EXTRA, cwd=tmp_path).stdout.strip()
+    assert told.startswith(
+        "'pandas' is needed here and not installed; run: pip install 'lightning-ubs[experiments] @ file"
+    )
+    words = shlex.split(told.partition("run: pip ")[2].removesuffix("."))
+    done = command(sys.executable, "-m", "pip", "--python", installed, *words, "--dry-run", "--no-index", cwd=tmp_path)
+    assert "dist/lightning_ubs" in done.stdout, "it is found where it came from, and its extra is there"
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (None, "'lightning-ubs[ray]'"),
+        ({"url": "file:///a%20clone", "dir_info": {"editable": True}}, "-e '/a clone[ray]'"),
+        (
+            {"url": "https://example.org/it.git", "vcs_info": {"vcs": "git", "commit_id": "0af1"}},
+            "'lightning-ubs[ray] @ git+https://example.org/it.git@0af1'",
+        ),
+    ],
+    ids=["index", "clone", "repository"],
+)
+def test_a_missing_extra_is_installed_from_an_index_a_clone_or_a_repository(
+    origin: dict[str, object] | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "lightning_ubs-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lightning-ubs\nVersion: 9.9\n")
+    if origin:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert installable("ray") == words
 
 
 NEW_USER = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +24,7 @@ CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 
 def test_the_version_is_written_in_one_place() -> None:
     assert "version" not in PROJECT
-    assert PROJECT["dynamic"] == ["version"]
+    assert "version" in PROJECT["dynamic"]
     assert Version(lightning_ubs.__version__)
 
 
@@ -32,7 +34,8 @@ def test_the_changelog_is_that_of_this_version() -> None:
     releases = [re.fullmatch(r"\[(\S+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in headings[1:]]
     assert all(releases), "a release has a version in brackets and a date"
     versions = [Version(found[1]) for found in releases if found]
-    assert versions[0] == Version(lightning_ubs.__version__)
+    own = Version(lightning_ubs.__version__)
+    assert versions[0] < own if own.is_devrelease else versions[0] == own
     assert all(later > earlier for later, earlier in pairwise(versions))
 
 
@@ -45,6 +48,99 @@ def test_the_citation_names_this_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == lightning_ubs.__version__
     assert citation["license"] == PROJECT["license"]
+
+
+def test_a_release_is_refused_until_everything_in_it_is_settled(tmp_path: Path) -> None:
+    named = (
+        "setup.py",
+        "README.md",
+        "docs/get_started.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "lightning_ubs/__init__.py",
+    )
+    for name in (*named, ".ci/release"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        text = (ROOT / name).read_text()
+        (tmp_path / name).write_text(text.replace(lightning_ubs.__version__, "0.2.0"))
+
+    def check(*arguments: str) -> str:
+        command = [sys.executable, ".ci/release", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    told = check("v0.3.0")
+    assert "setup.py, README.md, docs/get_started.md: OWNER is no account" in told
+    assert "the tag v0.3.0 is not v0.2.0" in told
+    assert "CHANGELOG.md has no section [0.2.0] with a date" in told
+    way_out = re.search(r"run: (sed .+)", told)
+    assert way_out is not None
+    subprocess.run(way_out[1].replace("ACCOUNT", "someone"), shell=True, cwd=tmp_path, check=True)
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(
+        changelog.read_text().replace("## [Unreleased]\n", "## [Unreleased]\n\n## [0.2.0] - 2026-12-01\n")
+    )
+    assert check("v0.2.0") == ""
+    assert not [name for name in named if "OWNER/" in (tmp_path / name).read_text()]
+    assert (
+        "is not one to release"
+        in subprocess.run([sys.executable, ROOT / ".ci/release"], capture_output=True, text=True).stderr
+        or not Version(lightning_ubs.__version__).is_devrelease
+    )
+
+
+def test_every_address_of_the_repository_is_that_of_the_one_constant() -> None:
+    owner = re.search(r'^OWNER = "(.+?)"', (ROOT / "setup.py").read_text(), re.MULTILINE)
+    assert owner is not None
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*"), ROOT / "pyproject.toml"]
+    named = {found for page in pages for found in re.findall(r"github\.com/([\w.-]+)/lightning-ubs", page.read_text())}
+    assert named == {owner[1]}
+
+
+def test_nothing_says_that_the_package_is_on_an_index_before_it_is() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/methods/*.md"), *ROOT.glob("examples/*")]
+    wrong = [
+        (page.name, line.strip())
+        for page in pages
+        for line in page.read_text().splitlines()
+        if re.search(r"pip install [^`]*(?<!/)\blightning-ubs(?!(\[\w+\])? @)", line)
+    ]
+    assert Version(lightning_ubs.__version__).is_devrelease, "published: say how it is installed from the index"
+    assert not wrong
+
+
+def test_links_to_files_of_the_repository_lead_somewhere() -> None:
+    for page in (*ROOT.glob("*.md"), *ROOT.glob(".github/*.md")):
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", text):
+            target = next(filter(None, link)).partition("#")[0]
+            assert target.startswith("http") or not target or (page.parent / target).exists(), (page.name, target)
+
+
+def test_publishing_takes_no_token_and_only_what_is_ready() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())["jobs"]
+    steps = [step.get("run", "") for step in jobs["build"]["steps"]]
+    assert steps.index('python .ci/release "$GITHUB_REF_NAME"') < steps.index("python -m build")
+    assert jobs["publish"]["needs"] == "build"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert "password" not in (ROOT / ".github/workflows/publish.yml").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_a_workflow_runs_what_there_is(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job.get("timeout-minutes") or "environment" in job
+        commands = " ".join(step.get("run", "") for step in job["steps"])
+        for named in re.findall(r"(?:\.ci|tests)/\w+", commands):
+            assert (ROOT / named).exists(), named
+        for extra in re.findall(r'-e "\.\[(\w+)\]"', commands):
+            assert extra in PROJECT["optional-dependencies"]
+
+
+def test_systems_that_are_promised_are_those_that_ran() -> None:
+    systems = {c for c in PROJECT["classifiers"] if c.startswith("Operating System")}
+    assert systems == {"Operating System :: POSIX :: Linux"}, "workflows for others are there; name one when it passed"
 
 
 def test_ci_runs_on_every_python_that_is_promised() -> None:
@@ -81,11 +177,9 @@ def test_an_issue_form_has_what_forms_need(path: Path) -> None:
 def test_the_top_level_holds_nothing_unexpected() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("only a clone is held to this")
-    hidden = {".ci", ".git", ".github", ".gitignore", ".pre-commit-config.yaml"}
+    hidden = {".ci", ".git", ".github", ".gitignore", ".pre-commit-config.yaml", ".readthedocs.yaml"}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
-    build = {"MANIFEST.in", "constraints.txt", "pyproject.toml"}
+    build = {"MANIFEST.in", "constraints.txt", "pyproject.toml", "setup.py"}
     folders = {"benchmarks", "configs", "docs", "examples", "lightning_ubs", "tests"}
-    import subprocess
-
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.split("/")[0] for line in listed.splitlines()} <= hidden | texts | build | folders

@@ -184,7 +184,7 @@ def test_a_part_of_a_litdata_dataset_has_its_own_bounds(tmp_path) -> None:
 
 
 def test_what_cannot_be_read_by_index_is_refused_with_ways_out(tmp_path) -> None:
-    with pytest.raises(DataError, match="write them|must first be written"):
+    with pytest.raises(DataError, match=r"write them|must first be written"):
         indexed(iter([]))
     litdata = pytest.importorskip("litdata")
     write(tmp_path / "source", "litdata", 100, 10)

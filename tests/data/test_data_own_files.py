@@ -186,7 +186,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "s.parquet").write_bytes(b"PAR1" + bytes(20))
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'lightning-ubs\[parquet\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[parquet\]'"):
         read_dataset(tmp_path / "s.parquet", labels="l")
 
 

@@ -13,6 +13,7 @@ import pytest
 from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 
+import lightning_ubs
 from lightning_ubs.cli import main
 from lightning_ubs.experiment.store import ResultsStore
 
@@ -240,7 +241,7 @@ def test_the_command_runs_as_a_module_and_tells_its_version() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "lightning_ubs.cli", "--version"], capture_output=True, text=True, check=True
     )
-    assert run.stdout == "lightning-ubs 0.1.0\n"
+    assert run.stdout == f"lightning-ubs {lightning_ubs.__version__}\n"
 
 
 # How many runs one fold of the small form of each experiment has, a word that its page must show, and for large ones
@@ -253,7 +254,7 @@ EXPERIMENTS = {
     "convergence": (6, "Validation"),
     "correlation_drift": (1, "drift"),
     "time": (6, "epoch"),
-    "savings": (8, "fewer samples"),
+    "savings": (8, "UBS half"),
     "drawing": (6, "Random filled"),
     "settings": (4, "Random"),
     "main_table": (3, "UBS batch", "selection=[random,ubs_batch,ubs]"),

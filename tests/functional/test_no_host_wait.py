@@ -36,6 +36,12 @@ EQUATIONS: dict[str, Callable[[str], object]] = {
     "imbalance_weights": lambda device: F.imbalance_weights(
         torch.rand(n, q, device=device).round(), torch.rand(n, 2, device=device)
     ),
+    "repeat_factors": lambda device: F.repeat_factors(torch.rand(n, q, device=device).round(), 0.5),
+    "class_aware_weights": lambda device: F.class_aware_weights(torch.rand(n, q, device=device).round()),
+    "neighborhood_labels": lambda device: F.neighborhood_labels(
+        torch.rand(n, q, device=device).round(), torch.rand(n, 2, device=device), 2
+    ),
+    "label_hardness": lambda device: F.label_hardness(*torch.rand(2, n, q, device=device)),
     "repeats_in_rows": lambda device: F.repeats_in_rows(torch.randint(0, n, (2, T), device=device)),
     "weighted_order": lambda device: F.weighted_order(
         torch.rand(n, device=device), torch.Generator(device="cpu" if device == "meta" else device)

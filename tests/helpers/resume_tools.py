@@ -41,7 +41,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "Random": Random,
     "LossBias": LossBias,
     "InfoBatch": InfoBatch,
-    "Weighted": partial(Weighted, [1.0 + i % 5 for i in range(52)]),
+    "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
     "RepeatFactor": partial(RepeatFactor, 0.9),
     "ClassAware": ClassAware,
     "D2ACE": D2ACE,
