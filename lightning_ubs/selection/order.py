@@ -18,7 +18,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.blocks import BlockedEpoch, Integers
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
-from lightning_ubs.strategies import ActiveBias, Random, Strategy
+from lightning_ubs.strategies import ActiveBias, InfoBatch, Random, Strategy
 
 _SIZE = 4096
 
@@ -248,9 +248,8 @@ def check_order(order: Blocks | None, strategy: Strategy, replacement: Replaceme
             f"replacement={replacement!r} does not go with order=Blocks(...), which draws systematically; use "
             "replacement='systematic', or leave order out."
         )
-    if _owner(strategy, "plan_epoch") not in (Strategy, Random, ActiveBias) or (
-        _owner(strategy, "plain_epoch") is not Strategy
-    ):
+    draws_itself = _owner(strategy, "plan_epoch") not in (Strategy, Random, ActiveBias, InfoBatch)
+    if draws_itself or strategy.decides_size or _owner(strategy, "plain_epoch") is not Strategy:
         raise ValueError(
             f"{name} makes the batches of its epochs itself, which order=Blocks(...) would break up; leave order out, "
             "or use another strategy."
