@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import os
 import re
 import sys
@@ -37,7 +38,6 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
-_GROUPS = ("data", "model", "selection", "trainer", "callbacks")
 
 
 class Stopped(BaseException):
@@ -135,23 +135,17 @@ def _complete(arguments: Sequence[str]) -> int:
     if not action.startswith("query="):
         _ask_hydra("train", action)
         return 0
-    line = os.environ.get("COMP_LINE", "")
-    program, *words = line.split(" ")
-    if len(words) < 2:
-        start = words[0] if words else ""
-        _say(" ".join(command for command in COMMANDS if command.startswith(start)))
-        return 0
-    command, rest = words[0], words[1:]
-    if command not in COMMANDS or command == "data":
-        return 0
-    if command == "compare":
-        # Groups are keys of `train`, which does not understand the lists that `compare` takes: only the last word goes.
-        command, rest = "train" if rest[-1].startswith(_GROUPS) else command, rest[-1:]
-    os.environ["COMP_LINE"] = " ".join([program or sys.argv[0], *rest])
-    try:
-        _ask_hydra(command, action)
-    finally:
+    from lightning_ubs.experiment.completion import complete
+
+    def ask(command: str, line: str) -> None:
+        before = os.environ.get("COMP_LINE")
         os.environ["COMP_LINE"] = line
+        try:
+            _ask_hydra(command, action)
+        finally:
+            _restore("COMP_LINE", before)
+
+    _say(" ".join(complete(os.environ.get("COMP_LINE", ""), COMMANDS, ask)))
     return 0
 
 
@@ -187,7 +181,7 @@ def train_task(config: DictConfig) -> float:
     """One run; returns the best validation Macro-AUC, so that sweepers can maximise it."""
     from lightning_ubs.experiment.commands import train_command
 
-    return train_command(config, _say)
+    return train_command(config, logging.getLogger("lightning_ubs").info)  # to the terminal and into train.log
 
 
 @_guarded

@@ -375,3 +375,4 @@ def test_the_readme_and_ci_run_the_same_test_command() -> None:
     commands = [line for line in (root / ".ci" / "run").read_text().splitlines() if "pytest" in line]
     assert len(commands) == 1
     assert commands[0] in (root / "README.md").read_text().splitlines()
+    assert commands[0].endswith('pytest -n 2 -m ""'), "all tests, also those that a plain `pytest` leaves out"

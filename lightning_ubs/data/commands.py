@@ -65,6 +65,9 @@ _COMMANDS = {
     "convert": _Command("data convert FILE [OUT]", range(1, 3), ("labels", "max_bytes"), _CONVERT),
 }  # fmt: skip
 
+KEYS = {name: command.keys for name, command in _COMMANDS.items()}
+"""The keys that each command takes."""
+
 
 def run(arguments: Sequence[str]) -> str:
     """Return what ``lightning-ubs data`` with these arguments says.

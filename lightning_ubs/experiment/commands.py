@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_ubs._utils.extras import require_experiments
 from lightning_ubs._utils.files import write_file
+from lightning_ubs._utils.known_metrics import TITLES
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
@@ -20,8 +24,11 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
+from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.from_config import Names, plan_from_config
-from lightning_ubs.experiment.grid import prepare_folder
+from lightning_ubs.experiment.grid import at_a_time, prepare_folder, run_grid
+from lightning_ubs.experiment.progress import span
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
@@ -29,14 +36,8 @@ from lightning_ubs.experiment.training import write_summary
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-import statistics
-from collections.abc import Mapping, Sequence
 
-from lightning_ubs._utils.extras import require_experiments
-from lightning_ubs.experiment.engine import share_processors
-from lightning_ubs.experiment.expand import expand_grid
-from lightning_ubs.experiment.grid import at_a_time, run_grid
-from lightning_ubs.experiment.progress import span
+_PACKAGE = Path(__file__).parents[1]
 
 
 def compare_command(
@@ -118,7 +119,7 @@ def train_command(config: DictConfig, say: Callable[[str], None]) -> float:
     run = plan_from_config(plain, _names(plain, hydra_config.runtime.choices))
     write_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain)))
     if plain["results"] is None:
-        record = _executed(run, folder, None)
+        record = _executed(run, folder, None, say)
     else:
         store = ResultsStore(plain["results"])
         prepare_folder(store)
@@ -134,24 +135,40 @@ def train_command(config: DictConfig, say: Callable[[str], None]) -> float:
                 if found:
                     say(f"this run is already in {store.folder}: best {found[-1].monitor} {found[-1].monitored:.4f}")
                     return found[-1].monitored
-                record = _executed(run, folder, store)
+                record = _executed(run, folder, store, say)
                 store.append(record)
         finally:
             claims.tidy()
     write_summary(record, folder)
-    metrics = ", ".join(f"{name} {metric.value:.4f}" for name, metric in record.metrics.items())
-    stage = "test" if any(metric.stage == "test" for metric in record.metrics.values()) else "validation"
-    say(f"{stage}, at the best validation epoch {record.best_epoch}: {metrics}")
+    for line in result_lines(record):
+        say(line)
     for warning in record.warnings:
         say(f"note: {warning}")
     say(f"run folder: {folder}")
     return record.monitored
 
 
-def _executed(run: Run, folder: Path, store: ResultsStore | None) -> RunRecord:
+def result_lines(record: RunRecord) -> list[str]:
+    """What a run measured as a table, in the order of this package's metrics, and at which epoch."""
+    stages = {metric.stage for metric in record.metrics.values()}
+    head = ("metric", *("test" if stage == "test" else "validation" for stage in sorted(stages)), "better", "")
+    rows = [head]
+    known = list(TITLES)
+    order = sorted(record.metrics, key=lambda name: known.index(name) if name in known else len(known))
+    for name in order:
+        metric = record.metrics[name]
+        values = [f"{metric.value:.4f}" if metric.stage == stage else "" for stage in sorted(stages)]
+        better = {True: "higher", False: "lower", None: ""}[metric.higher_is_better]
+        rows.append((name, *values, better, TITLES.get(name, "")))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    best = f"at the best validation epoch, {record.best_epoch} (from 0; {record.epochs} were trained)"
+    return [*lines, f"{best}; the run took {span(record.seconds or 0)}"]
+
+
+def _executed(run: Run, folder: Path, store: ResultsStore | None, say: Callable[[str], None]) -> RunRecord:
     try:
-        with warnings.catch_warnings():
-            _quiet()
+        with warnings.catch_warnings(), _own_words(say):
             return run.execute(folder, store)
     except Exception as error:
         if store is not None and not isinstance(error, ConfigError):
@@ -165,8 +182,23 @@ def _names(config: dict[str, Any], choices: Any) -> Names:
     return Names(own["data"], own["model"])
 
 
-def _quiet() -> None:
-    """Leave out what Lightning says about itself."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for text in (".*does not have many workers.*", ".*LeafSpec.*", ".*available but not used.*"):
+@contextmanager
+def _own_words(say: Callable[[str], None]) -> Iterator[None]:
+    """Pass on what this package says while it trains, and leave out what Lightning says of itself."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        if record.levelno > logging.INFO:
+            return True
+        if Path(record.pathname).is_relative_to(_PACKAGE):
+            say(record.getMessage())
+        return False
+
+    for text in (".*does not have many workers.*", ".*LeafSpec.*", ".*available but not used.*", ".*litlogger.*"):
         warnings.filterwarnings("ignore", text)
+    warnings.showwarning = lambda message, *_: say(f"warning: {' '.join(str(message).split())}")
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        logger.removeFilter(passes)

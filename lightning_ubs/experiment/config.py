@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
+from lightning_ubs.data.readers.formats import bare_name
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.own_code import fingerprint, locate
 
@@ -39,6 +42,13 @@ _AS_BEFORE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "model": {"loss": ("bce", None)},
 }
 
+# Arguments of a Trainer that may be an object, which a configuration describes by its ``_target_``.
+_OF_OBJECTS = ("strategy", "logger", "callbacks", "profiler", "plugins")
+
+_FILE_ENDINGS = (
+    ".arff", ".csv", ".tsv", ".txt", ".dat", ".svm", ".svmlight", ".libsvm", ".parquet", ".mat", ".rda", ".rdata",
+    ".npz",
+)  # fmt: skip
 
 # ${dotted.key} or ${oc.select:dotted.key,DEFAULT} and nothing else; a key that begins with a dot is relative.
 _KEY = r"(\w+(?:\.\w+)*)"
@@ -105,6 +115,24 @@ def target_of(config: Mapping[str, Any]) -> str | None:
     return None if target in (None, OWN_SELECTION) else str(target)
 
 
+def is_file_name(text: str) -> bool:
+    """Whether a choice of data names a file rather than a dataset.
+
+    >>> is_file_name("mine.csv.gz"), is_file_name("yahoo-Arts1"), is_file_name("mypackage.MyData")
+    (True, False, False)
+    """
+    path = Path(text)
+    return Path(bare_name(path)).suffix.lower() in _FILE_ENDINGS or path.name != text or path.is_file()
+
+
+def file_as_data(text: str) -> str:
+    """The sentence for a file that was given in the place of a dataset's name."""
+    return (
+        f"data={text} is a file; use data=file data.path={text}, and data.labels=PREFIX if it does not tell which "
+        "columns are labels."
+    )
+
+
 def run_key(config: Mapping[str, Any]) -> str:
     """16 hexadecimal digits for everything that decides the outcome of a run, the user's own code included."""
     parts: dict[str, Any] = {
@@ -167,21 +195,53 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
     return config
 
 
+def has_key(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a configuration has a place for a dotted key; ``trainer`` has one for any argument of a Trainer."""
+    path, _, last = key.rpartition(".")
+    parent = lookup(config, path) if path else config
+    return (isinstance(parent, Mapping) and last in parent) or ("trainer" in config and is_trainer_key(key))
+
+
 def assign(config: dict[str, Any], key: str, value: Any) -> bool:
-    """Set a dotted key that exists; tell whether it did."""
+    """Set a dotted key for which there is a place; tell whether there is."""
+    if not has_key(config, key):
+        return False
     *path, last = key.split(".")
     for name in path:
         if not isinstance(config.get(name), dict):
-            return False
+            config[name] = {}
         config = config[name]
-    if last not in config:
-        return False
     config[last] = value
     return True
 
 
-def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
-    """The error for a key that a configuration does not have."""
+def is_trainer_key(key: str) -> bool:
+    """Whether a dotted key is an argument of ``lightning.Trainer``, or a part of one that ``_target_`` makes.
+
+    >>> is_trainer_key("trainer.limit_train_batches"), is_trainer_key("trainer.max_epoch")
+    (True, False)
+    """
+    group, _, rest = key.partition(".")
+    name, _, part = rest.partition(".")
+    return group == "trainer" and name in trainer_arguments() and (not part or name in _OF_OBJECTS)
+
+
+def trainer_arguments() -> tuple[str, ...]:
+    """The names of what ``lightning.Trainer`` takes; it is imported only for a key that the group does not list."""
+    from lightning.pytorch import Trainer
+
+    return tuple(name for name in inspect.signature(Trainer.__init__).parameters if name != "self")
+
+
+def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> ConfigError:
+    """The error for a key that a configuration does not have.
+
+    Args:
+        key: dotted.
+        value: what was given for it.
+        config: the configuration.
+        run: the configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
+    """
     *path, last = key.split(".")
     depth = len(path)
     while depth and not isinstance(lookup(config, ".".join(path[:depth])), Mapping):
@@ -192,8 +252,22 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any]) -> ConfigError:
     chosen = siblings.get("name") if place in GROUPS else None
     where = f" in {place}={chosen}" if chosen else f" in {place}" if place else ""
     given = key if value is None else f"{key}={value}"
-    way_out = did_you_mean(last, known, f"valid keys are {', '.join(known)}.")
-    return ConfigError(f"{given}: there is no key {last!r}{where}; {way_out}")
+    elsewhere = [] if place else _groups_with(last, config if run is None else run)
+    if elsewhere:
+        shown = " or ".join(f"{group}.{last}={'VALUE' if value is None else value}" for group in elsewhere)
+        return ConfigError(f"{given}: there is no key {last!r}; did you mean {shown}?")
+    listed = f"valid keys are {', '.join(known)}."
+    if place == "trainer":
+        listed = "valid keys are the arguments of lightning.Trainer, such as max_epochs or limit_train_batches."
+        known = list(trainer_arguments())
+    return ConfigError(f"{given}: there is no key {last!r}{where}; {did_you_mean(last, known, listed)}")
+
+
+def _groups_with(name: str, run: Mapping[str, Any]) -> list[str]:
+    """The groups of a run that have a key of this name, the name and the seed of each aside."""
+    if name in ("name", "seed", "_target_"):
+        return []
+    return [group for group in GROUPS if isinstance(run.get(group), Mapping) and has_key(run, f"{group}.{name}")]
 
 
 def _unresolved(config: Any) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from lightning_ubs.experiment.config import (
     check_types,
     compose_train,
     digest,
+    file_as_data,
+    has_key,
+    is_file_name,
     leaves,
-    lookup,
     resolved,
     target_of,
     unknown_key,
@@ -121,6 +123,8 @@ def _group(group: str, choice: Any) -> Any:
     try:
         found = compose_train([f"{group}={choice}"])[group]
     except MissingConfigException as error:
+        if group == "data" and is_file_name(str(choice)):
+            raise ConfigError(file_as_data(str(choice))) from None
         if "." in str(choice):
             locate(str(choice))
             found = {"_target_": str(choice)}
@@ -174,7 +178,7 @@ def _check_keys(given: Mapping[str, Any], base: Mapping[str, Any], groups: Mappi
     for key, value in given.items():
         head = key.split(".")[0]
         choices = [{head: choice} for choice in groups[head].values()] if head in groups else [base]
-        if not any(_has(choice, key) for choice in choices):
+        if not any(has_key(choice, key) for choice in choices):
             shown = value[0] if isinstance(value, list) and len(value) == 1 else value
             raise unknown_key(key, shown, choices[0] if len(choices) == 1 else {head: _keys_of_any(choices, head)})
 
@@ -208,15 +212,9 @@ def _check_files(runs: Iterable[Run]) -> None:
                 data.check_file()
 
 
-def _has(config: Mapping[str, Any], key: str) -> bool:
-    path, _, last = key.rpartition(".")
-    parent = lookup(config, path) if path else config
-    return isinstance(parent, Mapping) and last in parent
-
-
 def _combinations(run: Mapping[str, Any], swept: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Every combination of the swept values that this run has keys for."""
-    own = {key: values for key, values in swept.items() if _has(run, key)}
+    own = {key: values for key, values in swept.items() if has_key(run, key)}
     for values in itertools.product(*own.values()):
         yield dict(zip(own, values, strict=True))
 

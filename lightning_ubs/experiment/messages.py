@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
-from lightning_ubs.errors import LightningUBSError
-from lightning_ubs.experiment.config import unknown_key
+from lightning_ubs.errors import DataError, LightningUBSError
+from lightning_ubs.experiment.config import file_as_data, is_file_name, unknown_key
 from lightning_ubs.experiment.overrides import quoted
 
 _EXPERIMENT = "experiment=NAME belongs to `lightning-ubs compare`, which runs several selections; train does one run."
@@ -40,12 +40,25 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
     if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
         return str(error)
     if isinstance(error, LightningUBSError | MisconfigurationException):
-        return " ".join(str(error).split())
+        text = " ".join(str(error).split())
+        return _with_keys_of_data(text) if isinstance(error, DataError) and root in ("train", "compare") else text
     return None
+
+
+def _with_keys_of_data(text: str) -> str:
+    """What a reader says of its arguments, said of the keys that they are on the command line.
+
+    >>> _with_keys_of_data("x.csv: its labels are not known; say which with labels=PREFIX.")
+    'x.csv: its labels are not known; say which with data.labels=PREFIX.'
+    """
+    return re.sub(r"(?<![\w.])(labels|max_bytes|data_dir|view|folds|fold)=", r"data.\1=", text)
 
 
 def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
     path = str(error.missing_cfg_file or "").removesuffix(".yaml")
+    given = next((one.partition("=")[2] for one in arguments if one.startswith("data=")), "")
+    if path.startswith("data/") and is_file_name(given):
+        return file_as_data(given)
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
     way_out = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
@@ -72,7 +85,8 @@ def _composition(error: BaseException, root: str, arguments: Sequence[str]) -> s
     if key is not None and key in given and "ambiguous" not in text.lower():
         known = _keys(root, arguments)
         if known is not None:
-            return str(unknown_key(key.removeprefix("sweep."), given[key], known))
+            run = _keys("train", []) if root == "compare" else None
+            return str(unknown_key(key.removeprefix("sweep."), given[key], known, run))
     if "Ambiguous value" in text and key is not None:
         return f"{key}={given.get(key)}: several values need the flag -m, which runs each of them; one value does not."
     if "Missing mandatory value" in text and key is not None:

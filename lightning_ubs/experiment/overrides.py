@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 import re
 from collections.abc import Sequence
 from typing import Any
+
+from lightning_ubs.experiment.config import CONFIG_MODULE, is_trainer_key
 
 GRID_KEYS = ("data", "model", "selection", "fold", "seed")
 _ALIASES = {"data.fold": "fold", "folds": "fold", "seeds": "seed"}
@@ -12,8 +16,12 @@ _RUN_KEY = re.compile(r"(data|model|selection|trainer)\..+")
 
 
 def train_overrides(arguments: Sequence[str]) -> list[str]:
-    """Datasets may be written in any case and by the paper's names: ``data=Yahoo-Arts`` is ``data=yahoo-Arts1``."""
-    return [_known_data(one) if one.startswith("data=") else one for one in arguments]
+    """Datasets are known in any case and by the paper's names; any argument of a Trainer is a key of ``trainer``.
+
+    >>> train_overrides(["data=Yahoo-Arts", "trainer.max_epochs=3", "trainer.limit_train_batches=2"])
+    ['data=yahoo-Arts1', 'trainer.max_epochs=3', '++trainer.limit_train_batches=2']
+    """
+    return [_for_trainer(_known_data(one) if one.startswith("data=") else one) for one in arguments]
 
 
 def compare_overrides(arguments: Sequence[str]) -> list[str]:
@@ -57,6 +65,22 @@ def _for_grid(argument: str) -> str:
     if _RUN_KEY.fullmatch(key):
         return f"++sweep.{key}=[{','.join(_values(argument, text))}]"
     return argument
+
+
+def _for_trainer(argument: str) -> str:
+    """Hydra adds a key that a group does not list only if it is told to."""
+    key = argument.partition("=")[0]
+    if not key.startswith("trainer.") or key in _listed_trainer_keys():
+        return argument
+    return f"++{argument}" if is_trainer_key(key) else argument
+
+
+@functools.cache
+def _listed_trainer_keys() -> frozenset[str]:
+    from omegaconf import OmegaConf
+
+    text = importlib.resources.files(CONFIG_MODULE).joinpath("trainer/default.yaml").read_text(encoding="utf-8")
+    return frozenset(f"trainer.{name}" for name in map(str, OmegaConf.create(text)))
 
 
 def _list_of(argument: str, text: str) -> str:

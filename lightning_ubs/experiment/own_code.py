@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import os
 import sys
 import types
@@ -32,6 +33,8 @@ def locate(target: str) -> Any:
 
     if os.getcwd() not in sys.path:  # a console script does not search it, `python -m` does
         sys.path.append(os.getcwd())
+    log = logging.getLogger("hydra.utils")  # prints what it also raises
+    silent, log.disabled = log.disabled, True
     try:
         return hydra.utils.get_object(target)
     except Exception as error:
@@ -40,6 +43,8 @@ def locate(target: str) -> Any:
             f"_target_={target!r} cannot be imported ({cause}); give the dotted path of a class or function, and start "
             "in the folder that holds its file."
         ) from error
+    finally:
+        log.disabled = silent
 
 
 def fingerprint(thing: Any) -> str:

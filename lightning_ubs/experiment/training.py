@@ -21,9 +21,12 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from typing_extensions import override
 
+from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import atomic_write, write_file
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
+from lightning_ubs.experiment.build import instantiate
+from lightning_ubs.experiment.config import trainer_arguments
 from lightning_ubs.experiment.direction import direction, logged_directions
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.recorder import Recorder, first_selected
@@ -124,9 +127,15 @@ def write_summary(record: RunRecord, folder: Path) -> Path:
 
 def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], callbacks: list[Callback]) -> Trainer:
     """A trainer that writes to ``folder`` only; ``config`` may bring callbacks and loggers of its own."""
-    given = dict(config)
+    given = {name: _made(name, value) for name, value in config.items()}
     own = given.pop("callbacks", None) or []
     own = own if isinstance(own, list | tuple) else [own]
+    for one in own:
+        if not isinstance(one, Callback):
+            raise ConfigError(
+                f"trainer.callbacks: {one!r} is not a Lightning callback; on the command line, use "
+                "+callbacks.NAME._target_=CLASS."
+            )
     first, last = callbacks[:2], callbacks[2:]
     settings = {"logger": loggers or False, "default_root_dir": folder, "devices": 1} | given
     for name, unwanted in (("enable_checkpointing", False), ("barebones", True), ("fast_dev_run", True)):
@@ -137,13 +146,8 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
             )
     try:
         trainer = Trainer(**settings, callbacks=[*first, *own, *last])
-    except TypeError as error:
-        unknown = str(error).split("argument ")[-1]
-        raise ConfigError(
-            f"trainer: lightning.Trainer does not take {unknown}; see its documentation for what it does."
-        ) from error
-    except (ValueError, MisconfigurationException) as error:
-        raise ConfigError(f"trainer: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        raise ConfigError(_refusal(error, settings)) from error
     if trainer.world_size > 1:
         raise ConfigError(
             f"trainer: its settings ask for {trainer.world_size} processes, and a run of an experiment has one; use "
@@ -152,6 +156,25 @@ def make_trainer(config: Mapping[str, Any], folder: Path, loggers: list[Any], ca
     if trainer.max_epochs == trainer.max_steps == -1 and settings.get("max_time") is None:
         raise ConfigError("trainer: training would never end; set max_epochs.")
     return trainer
+
+
+def _made(name: str, value: Any) -> Any:
+    """An argument of the trainer; one that a configuration describes by its ``_target_`` is made now."""
+    return instantiate(f"trainer.{name}", value) if isinstance(value, Mapping) and "_target_" in value else value
+
+
+def _refusal(error: Exception, settings: Mapping[str, Any]) -> str:
+    """What a Trainer says of its arguments, in a sentence; it checks the type of only some of them."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
+        unknown = text.split("argument ")[-1].strip("'")
+        known = did_you_mean(unknown, trainer_arguments(), "see the documentation of lightning.Trainer.")
+        return f"trainer: lightning.Trainer does not take {unknown!r}; {known}"
+    if isinstance(error, ValueError | MisconfigurationException):
+        return f"trainer: {text}"
+    words = [f"{name}={value!r}" for name, value in settings.items() if isinstance(value, str)]
+    among = f"{', '.join(words)} are words; is one meant to be a number?" if words else "look at their types."
+    return f"trainer: lightning.Trainer cannot use its arguments ({type(error).__name__}: {text}); {among}"
 
 
 class _BestEpoch(ModelCheckpoint):

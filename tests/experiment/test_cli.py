@@ -52,11 +52,38 @@ def test_train_leaves_a_whole_run_folder(capsys: pytest.CaptureFixture[str]) -> 
     (record,) = ResultsStore("kept").records()
     assert record.metrics["map"].value == metrics["metrics"]["map"]["value"]
     out, _ = said(capsys)
-    assert f"macro_auc {metrics['metrics']['macro_auc']['value']:.4f}" in out
+    assert f"macro_auc       {metrics['metrics']['macro_auc']['value']:.4f}  higher  Macro-AUC\n" in out
+    assert "BatchSelection reads predictions of 8 labels from" in out
+    log = Path("here/train.log").read_text()
+    assert all(words in log for words in ("BatchSelection reads", "macro_auc ", "run folder: "))
+    assert "TPU" not in out + log, "what Lightning says of itself is left out"
     assert main(["train", *QUICK, "hydra.run.dir=there", "selection.lambda1=0.6", "results=kept"]) == 0
     assert "already" in said(capsys)[0]
     assert not Path("kept/claims").exists(), "nothing of a run that was not repeated is left behind"
     assert len(ResultsStore("kept").records()) == 1
+
+
+def test_any_argument_of_a_trainer_is_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    profiler = ["trainer.profiler._target_=lightning.pytorch.profilers.SimpleProfiler", "trainer.profiler.filename=p"]
+    few = ["trainer.limit_train_batches=2", "trainer.limit_test_batches=1", *profiler]
+    assert main(["train", *QUICK, *few, "hydra.run.dir=here"]) == 0
+    assert OmegaConf.load("here/config.yaml").trainer.limit_train_batches == 2
+    assert json.loads(Path("here/metrics.json").read_text())["shape"]["batches"] == 2
+    assert list(Path("here").glob("fit-p*")) or list(Path().glob("**/fit-p*")), "the profiler was made and has written"
+    grid = ["data=synthetic", "selection=random", "fold=0", "trainer.max_epochs=1", "engine=sequential", "results=out"]
+    assert main(["compare", *grid, "trainer.limit_train_batches=2,3", "report.formats=[csv]"]) == 0
+    found = {(one.model, one.shape["batches"]) for one in ResultsStore("out").records()}
+    assert found == {("mlp limit_train_batches=2", 2), ("mlp limit_train_batches=3", 3)}
+
+
+def test_the_keys_that_a_reader_names_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my.csv").write_text("a,t_x,t_y\n" + "\n".join(f"{row},{row % 2},{row % 3 % 2}" for row in range(40)))
+    assert main(["train", "data=file", "data.path=my.csv"]) == 1
+    assert "data.labels=PREFIX" in said(capsys)[1]
+    assert main(["data", "convert", "my.csv"]) == 1
+    assert " labels=PREFIX" in said(capsys)[1]
+    way_out = ["data=file", "data.path=my.csv", "data.labels=t_", *QUICK[1:]]
+    assert main(["train", *way_out, "hydra.run.dir=run"]) == 0
 
 
 def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None:
@@ -78,6 +105,14 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["train", "selection=usb"], ["selection=usb", "did you mean ubs?"]),
         (["train", "data=yeest"], ["data=yeest", "did you mean yeast?"]),
         (["train", "trainer.max_epoch=3"], ["trainer.max_epoch=3", "did you mean max_epochs?"]),
+        (["train", "trainer.limit_train_batchs=3"], ["did you mean limit_train_batches?", "lightning.Trainer"]),
+        (["train", "trainer.limit_val_batches=few"], ["trainer: lightning.Trainer", "limit_val_batches='few'"]),
+        (["train", "trainer.callbacks=[x]"], ["trainer.callbacks", "+callbacks.NAME._target_=CLASS"]),
+        (["train", "labels=3"], ["labels=3", "did you mean data.labels=3?"]),
+        (["compare", "lr=3"], ["lr=3", "did you mean model.lr=3?"]),
+        (["train", "data=my.csv"], ["data=file data.path=my.csv", "data.labels="]),
+        (["compare", "data=[yeast,my.csv]"], ["data=file data.path=my.csv", "data.labels="]),
+        (["compare", "trainer.limit_train_batchs=3"], ["did you mean limit_train_batches?"]),
         (["train", "trainer.max_epochs=-1"], ["trainer.max_epochs=-1", "at least 1"]),
         (["train", "seed=-1"], ["seed=-1", "from 0"]),
         (["train", "data=file"], ["data.path", "data.path=FILE"]),
@@ -188,11 +223,53 @@ def test_tab_completion_knows_commands_groups_and_keys(
         ),
         ("lightning-ubs compare model=c", {"model=clif"}),
         ("lightning-ubs compare seed=1 job", {"jobs="}),
-        ("lightning-ubs data sh", set()),
+        ("lightning-ubs compare trainer.limit_tr", {"trainer.limit_train_batches="}),
+        ("lightning-ubs data ", {"list", "show", "get", "convert"}),
+        ("lightning-ubs data show yea", {"yeast"}),
+        ("lightning-ubs data get yeast ", {"data_dir="}),
+        ("lightning-ubs data convert mine.csv la", {"labels="}),
+        ("lightning-ubs report ", set()),
     ):
         monkeypatch.setenv("COMP_LINE", line)
         assert main(["-sc", "query=bash"]) == 0
         assert set(said(capsys)[0].split()) == words, line
+
+
+def offered(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    return said(capsys)[0].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "compare", "report"])
+def test_tab_completion_offers_nothing_that_fails(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"lightning-ubs {command}"
+    # A report is not completed before its folder is given, which the shell does.
+    words = offered(f"{program} {'out ' if command == 'report' else ''}", capsys, monkeypatch)
+    assert words
+    seen = []
+    while words:
+        word = words.pop()
+        more = [one for one in offered(f"{program} {word}", capsys, monkeypatch) if one != word]
+        if word.endswith(("=", ".")) and not word.startswith("hydra"):
+            # Values of a key that has none yet, such as fold=, are the user's own.
+            words += [one for one in more if one.startswith(word)]
+            seen += [] if more or word.endswith(".") else [f"{word}null"]
+        elif not word.startswith("hydra"):
+            seen.append(word)
+    keys = {word.partition("=")[0] for word in seen}
+    assert len(keys) > 4
+    assert not [word for word in seen if word.endswith("=default") and word != "trainer=default"]
+    # One value of each key; that every dataset and selection composes is shown elsewhere.
+    for word in {one.partition("=")[0]: one for one in seen}.values():
+        if word.startswith("trainer.") and word.endswith("=null"):
+            continue  # Lightning's own defaults, which are not all null
+        folder = ["out"] if command == "report" else []
+        assert main([command, *folder, word, "--cfg", "job"]) == 0, (word, said(capsys)[1])
+        said(capsys)
 
 
 def test_a_dry_run_lists_what_is_there_and_judges_the_rest_by_it(capsys: pytest.CaptureFixture[str]) -> None:
