@@ -13,13 +13,13 @@ from lightning_ubs import BatchSelection, InfoBatch, Random
 from lightning_ubs.data import MultiLabelDataModule
 from lightning_ubs.models import MLP
 
-QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
 
 
 def train(selection: BatchSelection, epochs: int) -> str:
     """What a training cost and what it reached."""
     L.seed_everything(0, verbose=False)
-    trainer = L.Trainer(max_epochs=epochs, callbacks=[selection], **QUIET)
+    trainer = L.Trainer(max_epochs=epochs, callbacks=[selection], accelerator="cpu", **QUIET)
     trainer.fit(MLP(num_features=64, num_labels=10), datamodule=MultiLabelDataModule("digits", batch_size=32))
     return f"{trainer.global_step:5d} steps, Macro-AUC {trainer.callback_metrics['val_macro_auc']:.4f}"
 

@@ -66,7 +66,7 @@ if __name__ == "__main__":
     L.seed_everything(0, verbose=False)
     selection = BatchSelection(UBS(), warmup_epochs=1)
     loader = DataLoader(Texts(64 if fast else 1000), batch_size=16, shuffle=True)
-    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    L.Trainer(max_epochs=3 if fast else 8, callbacks=[selection], **quiet).fit(Classifier(), loader)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    L.Trainer(max_epochs=3 if fast else 8, callbacks=[selection], accelerator="cpu", **quiet).fit(Classifier(), loader)
     for index in selection.weights.argsort(descending=True)[:3].tolist():
         print(f"w = {selection.weights[index]:.2f}: {loader.dataset.texts[index]}")

@@ -1,11 +1,13 @@
 """A Hydra application of your own, in the manner of lightning-hydra-template, with batch selection as a callback.
 
-Run it with ``python examples/hydra_app.py`` or, to change anything, ``python examples/hydra_app.py
-callbacks.selection.lambda1=0.6 selection@callbacks.selection=recent trainer.max_epochs=5``. It needs
+Run it with ``python examples/hydra_app.py [--fast]`` or, to change anything, ``python examples/hydra_app.py
+callbacks.selection.lambda1=0.6 selection@callbacks.selection=recent trainer.max_epochs=10``. It needs
 ``pip install -e ".[experiments]"``. Its configuration is ``hydra_app.yaml``.
 """
 
 from __future__ import annotations
+
+import sys
 
 import hydra
 import lightning as L
@@ -25,4 +27,6 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    if "--fast" in sys.argv:
+        sys.argv[sys.argv.index("--fast") :] = ["trainer.max_epochs=2", "callbacks.selection.warmup_epochs=1"]
     main()

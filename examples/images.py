@@ -1,4 +1,4 @@
-"""Images with a small CNN, augmentation and loader workers; the samples that are drawn most are shown at the end.
+"""Images with a small CNN, augmentation and loader workers; the images that are drawn most are shown at the end.
 
 Run it with ``python examples/images.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """
@@ -9,7 +9,6 @@ import sys
 
 import lightning as L
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -56,18 +55,16 @@ if __name__ == "__main__":
     dataset = Images(200 if fast else 2000)
     loader = DataLoader(dataset, batch_size=50, shuffle=True, num_workers=0 if fast else 2)
     selection = BatchSelection(UBS(), warmup_epochs=1 if fast else 3)
-    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(max_epochs=3 if fast else 12, callbacks=[selection], **quiet)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = L.Trainer(max_epochs=3 if fast else 12, callbacks=[selection], accelerator="cpu", **quiet)
     trainer.fit(CNN(), loader)
     print(f"Training loss in the last epoch: {trainer.callback_metrics['loss']:.3f}")
 
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
     order = selection.weights.argsort()
-    for row, (name, ids) in enumerate({"hardest": order[-6:], "easiest": order[:6]}.items()):
-        for column, index in enumerate(ids.tolist()):
-            axes = figure.add_subplot(2, 6, 6 * row + column + 1, xticks=[], yticks=[])
-            axes.imshow(dataset.images[index, 0], cmap="gray_r")
-            digits = " ".join(str(digit) for digit in dataset.labels[index].nonzero().flatten().tolist())
-            axes.set_title(f"{name}: {digits}" if column == 0 else digits, fontsize=9)
-    figure.savefig("images.png", dpi=120)
-    print("The six samples of the largest and the smallest weight: images.png")
+    for name, ids in {"drawn most, the largest weights": order[-5:], "drawn least": order[:5]}.items():
+        print(
+            f"\n{name}: digits",
+            ", ".join("+".join(map(str, row.nonzero()[:, 0].tolist())) for row in dataset.labels[ids]),
+        )
+        for line in (dataset.images[ids, 0] * 4).round().long().transpose(0, 1):  # line by line, image by image
+            print("   ".join("".join(" .:*#"[shade] * 2 for shade in row) for row in line.tolist()))

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     L.seed_everything(0, verbose=False)
     # Drawn systematically, the default, each sample comes in proportion to P, as the weights suppose.
     selection = BatchSelection(UBS(s0=10), warmup_epochs=1)
-    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(max_epochs=3 if fast else 15, callbacks=[selection], **quiet)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = L.Trainer(max_epochs=3 if fast else 15, callbacks=[selection], accelerator="cpu", **quiet)
     trainer.fit(FocalNet(selection), datamodule=MultiLabelDataModule("digits", batch_size=32))
     print(f"Mean weight in the last epoch: {trainer.callback_metrics['weight']:.3f} (1 is unbiased)")

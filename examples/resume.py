@@ -34,6 +34,7 @@ def train(folder: Path, max_steps: int = -1, ckpt_path: str | None = None) -> to
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(model, datamodule=MultiLabelDataModule("digits", batch_size=64), ckpt_path=ckpt_path)
     return torch.cat([one.detach().flatten() for one in model.parameters()])

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lightning_ubs._utils.distributed import gather_objects, gather_rows
+from lightning_ubs._utils.files import size_text
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.loss_graph import Candidate, Edge, TermPlace, follow
@@ -306,8 +307,8 @@ class StepReader:
         return (
             f"BatchSelection reads predictions of {labels} {noun}{plural} from {self.place}{aside}, as {self._kind} "
             f"({self.status}); "
-            f"{type(strategy).__name__} keeps {memory / 1e6:.1f} MB for {strategy.num_samples} samples x {labels} "
-            f"{noun}{plural} on {device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
+            f"{type(strategy).__name__} keeps {size_text(memory)} for {strategy.num_samples} samples x {labels} "
+            f"{noun}{plural} on {device}; each checkpoint grows by about {size_text(saved)}."
         )
 
     # Evaluation passes

@@ -44,7 +44,7 @@ class EvaluationPass:
             predictions are a tensor, or something with ``probs`` or ``logits`` in it.
 
     >>> EvaluationPass(mc_samples=8)
-    EvaluationPass(mc_samples=8, predict=None)
+    EvaluationPass(mc_samples=8)
     """
 
     def __init__(self, mc_samples: int = 1, predict: Predict | None = None) -> None:

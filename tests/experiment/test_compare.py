@@ -264,7 +264,8 @@ def test_the_keys_of_one_module_are_those_of_before() -> None:
 
 
 def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
-    settings = {"selections": [UBS()], "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
+    late = BatchSelection(UBS(), warmup_epochs=5)
+    settings = {"selections": {"UBS": late}, "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
     found = quick(tmp_path, module=lambda datamodule: WithTestStep(), data=loaders, **settings)
     assert [(one.fold, one.seed, one.label) for one in found.records] == [
         (0, 3, "Random"), (0, 3, "UBS"), (1, 5, "Random"), (1, 5, "UBS")

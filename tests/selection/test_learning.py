@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_ubs import UBS, BatchSelection, HardImbalance, LossBias
 from lightning_ubs.reading.predictions import Kind, to_probabilities
-from lightning_ubs.selection import buffer as learning
+from lightning_ubs.selection import planner as learning
 
 
 def of_a_training(strategy: Any = UBS, module: type[Tiny] = Tiny, **options: Any) -> dict[str, Any]:
