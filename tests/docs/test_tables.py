@@ -308,9 +308,9 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
         r"[+−][\d.]+", stored_results.interval(stored_results.evidence(whole.values(), "UBS", base="UBS batch"))
     )
     assert "cannot be told apart ({}, {} to {})".format(*apart) in words_of("docs/results.md")
-    learnt = {name: runs for name, runs in whole.items() if stored_results.mean(runs["Random"]) > 0.51}
-    assert len(learnt) == len(whole) - 2
-    means = [-np.mean(stored_results.set_gains(learnt, method)) for method in ("UBS", "UBS batch")]
+    learned = {name: runs for name, runs in whole.items() if stored_results.mean(runs["Random"]) > 0.51}
+    assert len(learned) == len(whole) - 2
+    means = [-np.mean(stored_results.set_gains(learned, method)) for method in ("UBS", "UBS batch")]
     ranking = stored_results.mean(whole["clif, cal500"]["Random"], "ranking_loss")
     assert f"its ranking loss with Random is {ranking:.4f};" in models
     assert "without the two cells at chance {:.4f} and {:.4f}.".format(*means) in models
