@@ -30,10 +30,10 @@ def gain_by_set() -> Figure:
     for row, (_, values) in enumerate(rows):
         if values:
             gain = paired_interval(values)
-            colour = BETTER if gain.mean > 0 else WORSE
-            axes.plot([gain.low, gain.high], [row, row], color=colour, linewidth=2.5, alpha=0.45, zorder=2)
+            color = BETTER if gain.mean > 0 else WORSE
+            axes.plot([gain.low, gain.high], [row, row], color=color, linewidth=2.5, alpha=0.45, zorder=2)
             axes.scatter(values, [row] * len(values), s=9, color=MUTED, linewidths=0, zorder=3)
-            axes.scatter([gain.mean], [row], s=42, color=colour, zorder=4)
+            axes.scatter([gain.mean], [row], s=42, color=color, zorder=4)
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(rows)), names)
     for label, (_, values) in zip(axes.get_yticklabels(), rows, strict=True):

@@ -65,7 +65,9 @@ def evidence(
     What one unit has several times, such as several models or budgets, is averaged.
     """
     return Evidence.of(
-        Difference(run.dataset, str(fold), run.unit[1], sign * (run.metrics[metric] - other.metrics[metric]))
+        Difference(
+            run.dataset, str(fold), run.unit[1], sign * (run.metrics[metric] - other.metrics[metric]), run.setting
+        )
         for runs in cells
         for fold, run in runs[method].items()
         if (other := runs[base].get(fold)) is not None

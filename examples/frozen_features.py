@@ -22,7 +22,7 @@ QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", 
 
 
 def pretrained() -> nn.Module:
-    """Features of an autoencoder, learnt without labels from other images of this kind."""
+    """Features of an autoencoder, learned without labels from other images of this kind."""
     images = torch.from_numpy(make_digits(500 if FAST else 4000, seed=9).X)
     backbone, decoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU()), nn.Linear(128, 64)
     optimizer = torch.optim.Adam([*backbone.parameters(), *decoder.parameters()], lr=1e-3)

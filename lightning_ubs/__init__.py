@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_ubs.experiment.recorder import Recorder
     from lightning_ubs.inspection.loggers import SelectionImages
     from lightning_ubs.selection.evaluation import EvaluationPass
+    from lightning_ubs.selection.options import EpochSize
     from lightning_ubs.selection.order import Blocks
     from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
     from lightning_ubs.strategies import (
@@ -51,6 +52,7 @@ __all__ = [
     "Comparison",
     "EpochPlan",
     "EpochRequest",
+    "EpochSize",
     "EvaluationPass",
     "HardImbalance",
     "InfoBatch",
@@ -77,6 +79,7 @@ _HOMES = {
     "Comparison": "comparison",
     "compare": "comparison",
     "SelectionError": "errors",
+    "EpochSize": "selection.options",
     "EvaluationPass": "selection.evaluation",
     "Recorder": "experiment.recorder",
     "SelectionImages": "inspection.loggers",

@@ -178,7 +178,7 @@ def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
 
 @_guarded
 def train_task(config: DictConfig) -> float:
-    """One run; returns the best validation Macro-AUC, so that sweepers can maximise it."""
+    """One run; returns the best validation Macro-AUC, so that sweepers can maximize it."""
     from lightning_ubs.experiment.commands import train_command
 
     return train_command(config, logging.getLogger("lightning_ubs").info)  # to the terminal and into train.log

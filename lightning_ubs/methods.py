@@ -1,7 +1,7 @@
 """The methods of batch selection that this package brings: one row says all that identifies one.
 
 A method that is added gets a row here and a file ``configs/selection/KEY.yaml``. Users' own methods need neither:
-`method_order` and `looks` place and colour any name.
+`method_order` and `looks` place and color any name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Look:
     """How a method is drawn: a tone on light ground, one on dark, a dash pattern of Matplotlib, a line width.
 
-    Hues follow Okabe and Ito's set for colour-blind readers; the dashes tell methods apart without any colour.
+    Hues follow Okabe and Ito's set for color-blind readers; the dashes tell methods apart without any color.
     """
 
-    colour: str
+    color: str
     dark: str
     dash: Any = "-"
     width: float = 1.5

@@ -125,7 +125,7 @@ def cross_entropy(probs: Sequence[float], targets: Sequence[float]) -> float:
 
 
 def hardness_probabilities(hardness: Sequence[float], pressure: float) -> np.ndarray:
-    """Hard-Imbalance: the harder, the higher the quantisation index."""
+    """Hard-Imbalance: the harder, the higher the quantization index."""
     n, largest = len(hardness), max(hardness)
     index = [math.ceil(round(h * n / largest, 9)) if largest > 0 else 0 for h in hardness]
     shares = [pressure ** (q / n) for q in index]
@@ -133,7 +133,7 @@ def hardness_probabilities(hardness: Sequence[float], pressure: float) -> np.nda
 
 
 def imbalance_weights(labels: np.ndarray, features: np.ndarray, neighbours: int) -> np.ndarray:
-    """Hard-Imbalance: 1 plus the normalised share of unlike neighbours over minority labels."""
+    """Hard-Imbalance: 1 plus the normalized share of unlike neighbors over minority labels."""
     from sklearn.neighbors import NearestNeighbors
 
     n, q = labels.shape

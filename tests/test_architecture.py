@@ -67,11 +67,6 @@ ROOMS: dict[str, set[str]] = {
 }
 LAB_ROOMS = ("data", "models", "experiment", "report", "comparison", "cli", "metrics", "methods")
 
-# What stands against the direction and is being mended. An entry that is no longer needed fails the test.
-NOT_YET: set[tuple[str, str]] = {("inspection", "callback")}
-CIRCLES_NOT_YET = {"inspection"}
-"""Rooms in which files import each other in a circle."""
-
 # Besides the standard library, and without Lightning or Hydra.
 LIBRARIES = {
     "functional": {"torch", "numpy"},
@@ -145,8 +140,7 @@ def test_imports_between_rooms_go_one_way() -> None:
         for other in map(room_of, own_imports(path)):
             if other != room and other not in ROOMS.get(room, set()):
                 found.setdefault((room, other), set()).add(name_of(path))
-    assert {pair: files for pair, files in found.items() if pair not in NOT_YET} == {}
-    assert NOT_YET - set(found) == set(), "mended: take these entries off the list"
+    assert found == {}
 
 
 def test_no_file_is_imported_by_what_it_imports() -> None:
@@ -159,9 +153,7 @@ def test_no_file_is_imported_by_what_it_imports() -> None:
     # What is left imports a circle or is one; only files that others of these import can be in it.
     while ends := {module for module in left if not any(module in needed for needed in left.values())}:
         left = {module: needed for module, needed in left.items() if module not in ends}
-    circles = {room_of(module) for module in left}
-    assert sorted(module for module in left if room_of(module) not in CIRCLES_NOT_YET) == []
-    assert CIRCLES_NOT_YET - circles == set(), "mended: take these entries off the list"
+    assert sorted(left) == []
 
 
 @pytest.mark.parametrize("part", LIBRARIES)

@@ -6,8 +6,6 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
-import torch
-
 
 def constructor_arguments(instance: object) -> dict[str, Any]:
     """Arguments of ``instance``'s constructor and the values it keeps, in the order of the signature.
@@ -27,25 +25,29 @@ def constructor_arguments(instance: object) -> dict[str, Any]:
     }
 
 
-def call_repr(instance: object, omit: tuple[Any, ...] = ()) -> str:
-    """The call that makes ``instance``, without arguments whose value is one of ``omit``.
+def call_repr(instance: object) -> str:
+    """The call that makes ``instance``, without arguments that have their default values.
 
     >>> class Point:
     ...     def __init__(self, x, y=None):
     ...         self.x, self.y = x, y
-    >>> call_repr(Point(1), omit=(None,))
-    'Point(x=1)'
+    >>> call_repr(Point(1)), call_repr(Point(0, 2))
+    ('Point(x=1)', 'Point(x=0, y=2)')
     """
+    defaults = {name: one.default for name, one in inspect.signature(type(instance).__init__).parameters.items()}
     arguments = {
-        name: value
-        for name, value in constructor_arguments(instance).items()
-        if not any(value is omitted for omitted in omit)
+        name: value for name, value in constructor_arguments(instance).items() if not _is_default(value, defaults[name])
     }
     return f"{type(instance).__name__}({', '.join(f'{name}={_short(value)}' for name, value in arguments.items())})"
 
 
+def _is_default(value: Any, default: Any) -> bool:
+    plain = bool | int | float | str | None
+    return value is default or (isinstance(value, plain) and isinstance(default, plain) and value == default)
+
+
 def _short(value: Any) -> str:
     """``repr``, but shapes instead of the contents of matrices."""
-    if isinstance(value, torch.Tensor) or hasattr(value, "shape"):
+    if isinstance(getattr(value, "shape", None), tuple):
         return f"<{type(value).__name__} of shape {tuple(value.shape)}>"
     return getattr(value, "__qualname__", None) or repr(value)

@@ -153,3 +153,15 @@ def remember_sha256(path: str | os.PathLike[str], digest: str) -> None:
 def _identity(path: Path) -> tuple[object, ...]:
     state = path.stat()
     return os.path.abspath(path), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def size_text(num_bytes: float) -> str:
+    """A number of bytes in the unit that fits.
+
+    >>> size_text(12), size_text(504), size_text(12_345), size_text(4.5e9)
+    ('12 B', '504 B', '12.3 kB', '4.5 GB')
+    """
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while num_bytes >= 999.5 and len(units) > 1:
+        num_bytes, units = num_bytes / 1000, units[1:]
+    return f"{num_bytes:.0f} B" if units[0] == "B" else f"{num_bytes:.1f} {units[0]}"

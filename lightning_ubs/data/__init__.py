@@ -1,4 +1,4 @@
-"""Data: readers, the catalogue of datasets, and a LightningDataModule over them."""
+"""Data: readers, the catalog of datasets, and a LightningDataModule over them."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ _NEED_TORCH = {"MultiLabelDataModule": "datamodule", "MultiLabelDataset": "datas
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first asked for, so that the catalogue answers before torch is loaded."""
+    """Import what needs torch when it is first asked for, so that the catalog answers before torch is loaded."""
     if name not in _NEED_TORCH:
         raise AttributeError(f"module 'lightning_ubs.data' has no attribute {name!r}")
     return getattr(importlib.import_module(f"lightning_ubs.data.{_NEED_TORCH[name]}"), name)

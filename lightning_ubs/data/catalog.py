@@ -1,4 +1,4 @@
-"""The catalogue: find a dataset by name, fetch it, load it, check its counts."""
+"""The catalog: find a dataset by name, fetch it, load it, check its counts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fetch(name: str, data_dir: str | Path | None = None, download: bool = True) 
     used only where the published files are absent, and a warning says so.
 
     Args:
-        name: A name of the catalogue.
+        name: A name of the catalog.
         data_dir: See :func:`load`.
         download: False refuses to use the network.
     """
@@ -104,7 +104,7 @@ def load(
     download: bool = True,
     max_bytes: int | None = None,
 ) -> MultiLabelData:
-    """Return a dataset of the catalogue, fetched if it is not on this machine.
+    """Return a dataset of the catalog, fetched if it is not on this machine.
 
     Args:
         name: Such as ``"yeast"``; see :func:`names`.

@@ -1,4 +1,4 @@
-"""The datasets of the catalogue as choices of Hydra's group ``data``."""
+"""The datasets of the catalog as choices of Hydra's group ``data``."""
 
 from __future__ import annotations
 

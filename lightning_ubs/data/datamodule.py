@@ -1,4 +1,4 @@
-"""A LightningDataModule over any catalogue entry, any file, or arrays."""
+"""A LightningDataModule over any catalog entry, any file, or arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MultiLabelDataModule(LightningDataModule):
     Give exactly one of ``name``, ``path`` and ``arrays``.
 
     Args:
-        name: A dataset of the catalogue, such as ``"yeast"`` or ``"digits"``.
+        name: A dataset of the catalog, such as ``"yeast"`` or ``"digits"``.
         path: A file that :func:`lightning_ubs.data.read_dataset` reads.
         arrays: ``(X, Y)``; X (n, d) is an array or a SciPy sparse matrix, Y (n, q) holds 0 and 1.
         labels: For ``path``: which columns are labels, see :func:`lightning_ubs.data.read_dataset`.

@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset of the catalogue.
+    """One dataset of the catalog.
 
     Attributes:
         name: Its name; lower and upper case do not matter where it is looked up.

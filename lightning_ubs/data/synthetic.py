@@ -61,7 +61,7 @@ def make_synthetic(
         n: Number of samples.
         features: Number of features d.
         labels: Number of labels q.
-        correlation: Latent correlation of neighbouring labels, in (-1, 1).
+        correlation: Latent correlation of neighboring labels, in (-1, 1).
         seed: The same seed gives the same samples.
     """
     for name, value in (("n", n), ("features", features), ("labels", labels)):

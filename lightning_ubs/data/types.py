@@ -67,7 +67,7 @@ def binary_labels(values: Any, source: str) -> npt.NDArray[np.uint8]:
     if not (ones | zeros).all() and not (ones | minus).all():
         bad = array[~(ones | zeros | minus)]
         shown = f"the value {bad[0]}" if bad.size else "a mixture of -1 and 0"
-        raise DataError(f"{source}: labels must be 0 or 1 (or -1 and 1), found {shown}; binarise the labels.")
+        raise DataError(f"{source}: labels must be 0 or 1 (or -1 and 1), found {shown}; binarize the labels.")
     return np.asarray(ones, dtype=np.uint8)
 
 

@@ -26,7 +26,7 @@ class NotebookRandom(_FileOrder, Random):
 class NotebookUBS(_FileOrder, UBS):
     """The notebooks' UBS.
 
-    Its label correlation is overwritten with ones, which switches it off; uncertainties are replaced by the centres of
+    Its label correlation is overwritten with ones, which switches it off; uncertainties are replaced by the centers of
     their bins; ranks are rounded up; the pressure rises from 1 to ``s0`` instead of falling; warm-up epochs come in the
     order of the file.
 
@@ -38,7 +38,7 @@ class NotebookUBS(_FileOrder, UBS):
         super().__init__(s0=s0, correlation=None, quantizer="ceil")
 
     def block_uncertainty(self, first: int, last: int) -> Tensor:
-        """Centres of the bins of U."""
+        """Centers of the bins of U."""
         binned = (super().block_uncertainty(first, last) * self.bins).floor_().clamp_(max=self.bins - 1)
         return binned.add_(0.5).div_(self.bins)
 

@@ -146,7 +146,7 @@ class RunRecord(RunIdentity):
 
     @property
     def monitored(self) -> float:
-        """The best value of ``monitor``: what a sweeper should maximise or minimise. NaN if there is none."""
+        """The best value of ``monitor``: what a sweeper should maximize or minimize. NaN if there is none."""
         values = [value for value in self.curves.get(self.monitor, ()) if value is not None and math.isfinite(value)]
         return float((max if self.mode == "max" else min)(values, default=math.nan))
 

@@ -14,6 +14,7 @@ from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import digest, telling_settings, unknown_key
 from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.methods import BASELINE, METHODS, find_method
+from lightning_ubs.selection.options import EpochSize
 from lightning_ubs.strategies import Random, Shuffled, Strategy
 
 # Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
@@ -82,6 +83,8 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     row = next((row for row in METHODS if type(strategy) is row.strategy), None)
     callback = selection if isinstance(selection, BatchSelection) else BatchSelection(copy.deepcopy(strategy))
     told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
+    if isinstance(callback.epoch_size, EpochSize):
+        told["epoch_size"] = repr(callback.epoch_size)
     parameters = {
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told

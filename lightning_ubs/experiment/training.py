@@ -236,7 +236,7 @@ def _warnings(record: RunRecord) -> list[str]:
 
 
 def _defects(data: LightningDataModule) -> list[str]:
-    """What is wrong with a dataset of the catalogue."""
+    """What is wrong with a dataset of the catalog."""
     from lightning_ubs.data import MultiLabelDataModule, catalog
 
     if not isinstance(data, MultiLabelDataModule) or data.name is None:

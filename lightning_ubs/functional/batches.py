@@ -24,7 +24,7 @@ class IndependentDraws:
     shuffled. Sorted draws in random order are independent draws.
 
     Args:
-        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalised.
+        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalized.
 
     >>> IndependentDraws(torch.tensor([0.0, 1.0]))(3, torch.Generator().manual_seed(0))
     tensor([1, 1, 1])
@@ -67,7 +67,7 @@ class DistinctBatches:
     for each distinct sample. So a batch costs O(b) draws whatever P is.
 
     Args:
-        probabilities: P, (n,) float64, at least ``size`` of them positive, not necessarily normalised.
+        probabilities: P, (n,) float64, at least ``size`` of them positive, not necessarily normalized.
         size: b, samples in a batch.
 
     >>> DistinctBatches(torch.tensor([0.9, 0.1, 0.0]).double(), 2)(1, torch.Generator().manual_seed(0)).sort().values

@@ -49,7 +49,7 @@ def draw_plan(
     """Draw an epoch of full batches from P; see :func:`draw_epoch` for the ways of drawing.
 
     Args:
-        probabilities: P, (n,), non-negative, not necessarily normalised.
+        probabilities: P, (n,), non-negative, not necessarily normalized.
         batch_size: samples in a batch.
         num_batches: batches in the epoch.
         generator: on the device of ``probabilities``; the only source of randomness.
@@ -89,7 +89,7 @@ def draw_epoch(
     Cumulative sums are float64, so n may exceed 2^24. The cost is O(n log n) for the whole epoch, whatever P is.
 
     Args:
-        probabilities: P, (n,), non-negative, not necessarily normalised.
+        probabilities: P, (n,), non-negative, not necessarily normalized.
         batch_size: samples in every batch but the last.
         num_draws: m, samples in the epoch.
         generator: on the device of ``probabilities``; the only source of randomness.

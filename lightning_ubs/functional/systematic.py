@@ -25,7 +25,7 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
     exactly a shuffled pass. Everything is O(n + m); nothing is sorted.
 
     Args:
-        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalised.
+        probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalized.
         batch_size: samples in every batch but the last.
         num_draws: m, samples in the epoch.
         generator: the only source of randomness.
@@ -41,7 +41,7 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
     counts = _counts(probabilities.index_select(0, order), num_draws, generator)
     batches = max(1, -(-num_draws // batch_size))
     if _is_uneven(counts, batch_size, num_draws, batches):
-        # Wherever the row of copies begins, neighbours go to different batches; each place is as likely for each copy.
+        # Wherever the row of copies begins, neighbors go to different batches; each place is as likely for each copy.
         start = int(torch.randint(num_draws, (), generator=generator, device=counts.device))
         return _dealt(order.repeat_interleave(counts).roll(start), batch_size, generator)
     every = (counts >= batches).nonzero().squeeze(1)
@@ -64,7 +64,7 @@ def _is_uneven(counts: Tensor, batch_size: int, num_draws: int, batches: int) ->
     copies = int(counts.max()) if short and batches > 1 else 0
     if copies < 2 or copies >= batches:
         return copies > 1
-    # Copies are neighbours until they are dealt. The ends of their row go to full batches, and hold a little less of
+    # Copies are neighbors until they are dealt. The ends of their row go to full batches, and hold a little less of
     # frequent samples, so that all other places hold a little more: what remains of that in large epochs stays.
     more = (copies - 1) / (num_draws - copies + 1)
     return (1 - short / batch_size) * more / batches > _UNEVEN
@@ -106,7 +106,7 @@ def _expected(probabilities: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 def _dealt(copies: Tensor, batch_size: int, generator: Generator) -> Tensor:
     """The copies, dealt to the batches in turn, like cards, one batch behind the other.
 
-    Neighbours among the copies go to different batches. The order of the full batches is random; inside a batch, so is
+    Neighbors among the copies go to different batches. The order of the full batches is random; inside a batch, so is
     the order of the rounds of dealing, and where it begins. The short batch takes part, last in turn, until it is full.
     """
     device = copies.device

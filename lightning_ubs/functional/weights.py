@@ -187,7 +187,7 @@ def imbalance_weights(labels: Tensor, features: Tensor, neighbours: int = 5) -> 
     r"""Hard-Imbalance: :math:`W_i=1+\sum_j\hat C_{ij}` over minority labels.
 
     A label is a minority if its imbalance ratio :math:`\max_kN_k/N_j` exceeds the mean ratio. For a sample that
-    has it, :math:`C_{ij}` is the share of its nearest neighbours without it; 1 marks an outlier and is
+    has it, :math:`C_{ij}` is the share of its nearest neighbors without it; 1 marks an outlier and is
     dropped; :math:`\hat C` is C divided by its column sum.
 
     Args:
@@ -202,13 +202,13 @@ def imbalance_weights(labels: Tensor, features: Tensor, neighbours: int = 5) -> 
     positives = labels.sum(0)
     ratio = positives.max() / (positives + 1e-6)
     minority = ratio > ratio.mean()
-    share = _share_of_neighbours_without(labels, features.float(), neighbours)
+    share = _share_of_neighbors_without(labels, features.float(), neighbours)
     share = torch.where((labels > 0) & minority & (share < 1), share, 0.0)
     total = share.sum(0)
     return 1 + (share / torch.where(total > 0, total, 1.0)).sum(1)
 
 
-def _share_of_neighbours_without(labels: Tensor, features: Tensor, neighbours: int) -> Tensor:
+def _share_of_neighbors_without(labels: Tensor, features: Tensor, neighbours: int) -> Tensor:
     n = len(features)
     # Distances are computed from products, which lose their digits far from the origin.
     features = features - features.mean(0)
@@ -293,7 +293,7 @@ def neighborhood_labels(labels: Tensor, features: Tensor, neighbors: int) -> Ten
     own = labels > 0
     if min(neighbors, len(labels) - 1) < 1:
         return own
-    without = _share_of_neighbours_without(own.float(), features.float(), neighbors)
+    without = _share_of_neighbors_without(own.float(), features.float(), neighbors)
     return own | (without < 1 - 0.5 / neighbors)
 
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from lightning_ubs._utils.checks import check_range
-from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import SelectionError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Pictured(Protocol):
+    """What has pictures: a :class:`BatchSelection`."""
+
+    def plot_data_map(self) -> Figure:
+        """A scatter plot of the samples."""
+
+    def plot_correlation(self) -> Figure:
+        """A heat map of the label correlation."""
 
 
 class SelectionImages(Callback):
@@ -28,12 +37,13 @@ class SelectionImages(Callback):
         selection: the callback to watch; it may stand before or after this one in the list.
         every_n_epochs: epochs between two images; the last epoch has them besides.
 
+    >>> from lightning_ubs import BatchSelection
     >>> SelectionImages(BatchSelection(), every_n_epochs=0)
     Traceback (most recent call last):
     ValueError: every_n_epochs=0 is out of range; it must be a whole number of at least 1.
     """
 
-    def __init__(self, selection: BatchSelection, every_n_epochs: int = 5) -> None:
+    def __init__(self, selection: Pictured, every_n_epochs: int = 5) -> None:
         check_range("every_n_epochs", every_n_epochs, 1, whole=True)
         self.selection = selection
         self.every_n_epochs = int(every_n_epochs)

@@ -41,10 +41,10 @@ def plot_data_map(
     Args:
         uncertainty: Mean uncertainty of each sample, (n,): the vertical axis.
         fluctuation: How much its predictions move, (n,): the horizontal axis.
-        selected: How often, or how probably, it is selected, (n,): the colour.
+        selected: How often, or how probably, it is selected, (n,): the color.
         title: Heading of the picture.
         fluctuation_label: What the horizontal axis shows.
-        selected_label: What the colour shows.
+        selected_label: What the color shows.
         axes: Where to plot; None makes a new figure.
 
     Raises:
@@ -72,7 +72,7 @@ def plot_data_map(
     axes.set_xlabel(fluctuation_label)
     axes.set_ylabel("Mean uncertainty")
     axes.set_title(title, loc="left")
-    return _with_colour_bar(axes, points, selected_label)
+    return _with_color_bar(axes, points, selected_label)
 
 
 def plot_correlation(
@@ -89,7 +89,7 @@ def plot_correlation(
         matrix: The correlation C, or the difference of two, (q, q).
         names: Of the labels; up to 24 of them are written at the axes.
         title: Heading of the picture.
-        limits: Ends of the colour scale; a negative lower end means a difference and gets diverging colours. None: from
+        limits: Ends of the color scale; a negative lower end means a difference and gets diverging colors. None: from
             0 to the largest value.
         axes: Where to plot; None makes a new figure.
 
@@ -119,7 +119,7 @@ def plot_correlation(
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title(title, loc="left")
-    return _with_colour_bar(axes, image)
+    return _with_color_bar(axes, image)
 
 
 def plot_schedule(
@@ -152,7 +152,7 @@ def plot_schedule(
 
 
 def largest(values: NDArray[Any]) -> float:
-    """The largest finite value, or 1 where there is none, as the upper end of a colour scale that is above 0."""
+    """The largest finite value, or 1 where there is none, as the upper end of a color scale that is above 0."""
     finite = values[np.isfinite(values)]
     return float(max(finite.max(), 1e-9)) if finite.size else 1.0
 
@@ -175,9 +175,9 @@ def _new_axes() -> Axes:
     return _new_figure(5, 4).add_subplot()
 
 
-def _with_colour_bar(axes: Axes, coloured: Any, label: str = "") -> Figure:
+def _with_color_bar(axes: Axes, colored: Any, label: str = "") -> Figure:
     figure: Any = axes.figure
-    bar = figure.colorbar(coloured, ax=axes, pad=0.02, label=label)
+    bar = figure.colorbar(colored, ax=axes, pad=0.02, label=label)
     bar.outline.set_visible(False)
     whole: Figure = figure
     return whole

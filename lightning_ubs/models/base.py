@@ -1,4 +1,4 @@
-"""What all multi-label models here share: loss logging, metrics, optimiser, and the batch's probabilities."""
+"""What all multi-label models here share: loss logging, metrics, optimizer, and the batch's probabilities."""
 
 from __future__ import annotations
 

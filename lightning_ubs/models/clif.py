@@ -1,4 +1,4 @@
-"""CLIF: label semantics and label-specific features learnt together (Hang and Zhang, TPAMI 2022)."""
+"""CLIF: label semantics and label-specific features learned together (Hang and Zhang, TPAMI 2022)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def link_loss(embeddings: Tensor, adjacency: Tensor) -> Tensor:
 
 
 class _GINLayer(nn.Module):
-    """H' = MLP((1 + ε) H + A H), plus H where the sizes agree; batch normalisation runs over the labels."""
+    """H' = MLP((1 + ε) H + A H), plus H where the sizes agree; batch normalization runs over the labels."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lightning_ubs._utils.distributed import gather_objects, gather_rows
+from lightning_ubs._utils.files import size_text
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.loss_graph import Candidate, Edge, TermPlace, follow
@@ -306,8 +307,8 @@ class StepReader:
         return (
             f"BatchSelection reads predictions of {labels} {noun}{plural} from {self.place}{aside}, as {self._kind} "
             f"({self.status}); "
-            f"{type(strategy).__name__} keeps {memory / 1e6:.1f} MB for {strategy.num_samples} samples x {labels} "
-            f"{noun}{plural} on {device}; each checkpoint grows by about {saved / 1e6:.1f} MB."
+            f"{type(strategy).__name__} keeps {size_text(memory)} for {strategy.num_samples} samples x {labels} "
+            f"{noun}{plural} on {device}; each checkpoint grows by about {size_text(saved)}."
         )
 
     # Evaluation passes
@@ -497,8 +498,8 @@ class StepReader:
             self._ways = [head.place.term for head in group.heads if head.place.term is not None]
             if place.term is not None:
                 self._ways = [place.term]
-            labelled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
-            self._target_way = next((way for way in labelled if way in self._ways), None) or next(iter(labelled), None)
+            labeled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
+            self._target_way = next((way for way in labeled if way in self._ways), None) or next(iter(labeled), None)
         self.status = self._status_of(group)
 
     def _status_of(self, group: Group | None) -> str:
@@ -695,7 +696,7 @@ class StepReader:
             found = find(self._outputs(module, outputs, batch))
         if watch.used:
             raise SelectionError(
-                "the function given as outputs= computes with the module's weights, which the optimiser has changed "
+                "the function given as outputs= computes with the module's weights, which the optimizer has changed "
                 "since the loss was computed, so these are not the predictions of the step; let training_step return "
                 "them ({'loss': loss, 'logits': logits}), or leave outputs= out to have them read from the loss."
             )

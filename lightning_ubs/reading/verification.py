@@ -43,7 +43,7 @@ _MIXED = (
 
 
 class IdVerification:
-    """Compares what batches hold with the plan, before anything is learnt from them.
+    """Compares what batches hold with the plan, before anything is learned from them.
 
     * In the first batch of the first epochs, and of the first selected one: the ids that the user names, or the targets
       of the loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
@@ -126,7 +126,7 @@ class IdVerification:
         return self._planned is not None
 
     def check_targets(self, targets: tuple[Tensor, ...]) -> None:
-        """Compare what the loss of this step was given, before the optimiser steps; waits for the device.
+        """Compare what the loss of this step was given, before the optimizer steps; waits for the device.
 
         Where that cannot be compared, a later backward pass of the same step may be.
 

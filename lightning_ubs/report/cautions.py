@@ -79,14 +79,15 @@ def _nothing_selected(results: Results) -> Iterator[str]:
 
 
 def _best_in_warm_up(results: Results) -> Iterator[str]:
+    named = []
     for label, runs in _by_method(results).items():
         early = [run for run in runs if _selected_epochs(run) != 0 and _best_before_selection(run)]
-        if early:
-            yield (
-                f"The best epoch lies in the warm-up in {runs_of(len(early), len(runs))} of {label}: what was tested "
-                "there has seen no selection. Train at a lower learning rate, or shorten the warm-up "
-                "(selection.warmup_epochs)."
-            )
+        named += [f"{runs_of(len(early), len(runs))} of {label}"] if early else []
+    if named:
+        yield (
+            f"The best epoch lies in the warm-up in {join(named, _MOST_NAMED)}: what was tested there has seen no "
+            "selection. Train at a lower learning rate, or shorten the warm-up (selection.warmup_epochs)."
+        )
 
 
 def _not_converged(results: Results) -> Iterator[str]:
@@ -137,6 +138,17 @@ def _metrics(results: Results) -> Iterator[str]:
             f"{join(untested)}: values are of the validation set in the best epoch, because no test step logged them; "
             "they are more favorable than on new data. Log them as test_NAME in test_step."
         )
+    mixed = [metric.title for metric in results.metrics if len(_stages(results, metric.key)) > 1]
+    if mixed:
+        yield (
+            f"{join(mixed)}: some runs have values of the test set, others of the validation set, and these are not "
+            "compared with each other. Run everything again with one module."
+        )
+    if len(results.losses) > 1 and results.primary.key == "loss":
+        yield (
+            f"{join(results.losses)} are not compared with each other in loss, because it may be another one in each. "
+            "Monitor a metric, such as val_auc."
+        )
     unknown = [metric.title for metric in results.metrics if metric.higher_is_better is None]
     if unknown:
         yield (
@@ -147,6 +159,10 @@ def _metrics(results: Results) -> Iterator[str]:
     if len(monitors) > 1:
         kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in monitors.items())
         yield f"The best epoch was chosen in different ways: {kinds}. Run everything again with one monitor."
+
+
+def _stages(results: Results, key: str) -> set[str]:
+    return {run.record.metrics[key].stage for run in results.runs if key in run.record.metrics}
 
 
 def _by_method(results: Results) -> dict[str, list[Run]]:

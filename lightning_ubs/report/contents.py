@@ -14,7 +14,7 @@ from lightning_ubs.report.significance import Significance, result_tests, run_te
 from lightning_ubs.report.tables import Table, build_tables
 from lightning_ubs.report.traces import Extremes, TracedRun, find_extremes, find_traces
 from lightning_ubs.report.training_cost import Savings, Speed, find_savings, measure_speed
-from lightning_ubs.report.verdict import Verdict, checked_margin, judge, no_verdict, summary
+from lightning_ubs.report.verdict import Verdict, judge, margin_of, no_verdict, summary
 
 TITLE = "Batch selection, compared"
 
@@ -42,7 +42,7 @@ class Contents:
         self, results: Results, margin: float | None = None, title: str = TITLE, paper: Path | None = None
     ) -> None:
         self.results = results
-        self.margin = checked_margin(margin)
+        self.margin = margin_of(results, margin)
         self.title = title
         self._paper = paper
 

@@ -65,10 +65,10 @@ def render_gallery(report: Contents, folder: Path, formats: Sequence[str]) -> Ga
         return Gallery()
     if {"svg", "png"} & set(formats):
         folder.mkdir(parents=True, exist_ok=True)
-    colours = {method.label: look.colour for method, look in method_looks(report.results.methods).items()}
-    gains = [gain_plot(report.verdicts, colours)] if report.verdicts else []
+    colors = {method.label: look.color for method, look in method_looks(report.results.methods).items()}
+    gains = [gain_plot(report.verdicts, colors)] if report.verdicts else []
     ranked = [test.ranks for test in report.tests if test.ranks is not None and not report.results.swept]
-    diagrams = [rank_plot(test, colours) for test in ranked]
+    diagrams = [rank_plot(test, colors) for test in ranked]
     material = Material(report.results, report.traced)
     sections = [(kind, list(kind.plots(material))) for kind in KINDS]
     plots = [*gains, *diagrams, *(plot for _, own in sections for plot in own)]

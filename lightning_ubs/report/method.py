@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.methods import Look, find_method, looks, method_order
 
-Identity = tuple[str, str, str]
+Identity = tuple[str, str, str, str]
+_MODELS = ("mlp", "mpvae", "clif", "dela")
 
 
 @dataclass(frozen=True)
 class Method:
-    """A batch selection with its parameters: what one column of a table holds."""
+    """A batch selection with its parameters: what one column of a table holds.
+
+    Attributes:
+        selection: Its name in the results.
+        variant: Of an ablation.
+        parameters: As JSON.
+        label: Name in print.
+        loss: The loss, or the module that was given by name, that it was trained with where there are several; it
+            stands in the label.
+    """
 
     selection: str
     variant: str
     parameters: str
     label: str
+    loss: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its label without the loss."""
+        return self.label.removesuffix(f" ({self.loss})") if self.loss else self.label
 
     @property
     def values(self) -> dict[str, Any]:
@@ -38,35 +54,87 @@ class Method:
     def is_setting_of(self, other: Method) -> bool:
         """Whether the two are one method with different parameters."""
         full = ("", "A")
-        return self.key == other.key and (self.variant == other.variant or {self.variant, other.variant} <= set(full))
+        return (self.key, self.loss) == (other.key, other.loss) and (
+            self.variant == other.variant or {self.variant, other.variant} <= set(full)
+        )
 
 
-def distinct_methods(records: Sequence[RunRecord]) -> dict[Identity, Method]:
-    """One method per (selection, variant, parameters), with labels that no two of them share."""
+def identity_of(record: RunRecord, losses: Mapping[str, tuple[str, str]]) -> Identity:
+    """What tells the method of this run from others; ``losses`` as `losses_of` gives them."""
+    return *record.method, losses[clean(record.model)][1]
+
+
+def distinct_methods(records: Sequence[RunRecord], losses: Mapping[str, tuple[str, str]]) -> dict[Identity, Method]:
+    """One method per (selection, variant, parameters, loss), with labels that no two of them share."""
     labels: dict[Identity, str] = {}
     for record in records:
-        labels.setdefault(record.method, clean(record.label))
+        labels.setdefault(identity_of(record, losses), clean(record.label))
     methods = {}
     for identity, label in labels.items():
-        rivals = [other for other, name in labels.items() if name == label and other != identity]
-        selection, variant, parameters = identity
-        methods[identity] = Method(clean(selection), clean(variant), parameters, label + _difference(identity, rivals))
+        selection, variant, parameters, loss = identity
+        rivals = [other for other, name in labels.items() if name == label and other[3] == loss and other != identity]
+        label += _difference(identity, rivals) + (f" ({loss})" if loss else "")
+        methods[identity] = Method(clean(selection), clean(variant), parameters, label, loss)
     return methods
 
 
-def ordered(methods: Sequence[Method]) -> list[Method]:
-    """In the order of tables: the paper's methods, users' own, the paper's own; each before its variants and sweeps."""
-    return sorted(methods, key=lambda one: (method_order(one.selection), one.variant, _swept(one), one.label))
+def losses_of(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The models by name, each as what it has in common with others and its loss; that is empty where there is one.
+
+    Models of this package have their loss among the values of a sweep; modules of the user's own are given by name.
+
+    >>> losses_of(["mlp loss=bce", "mlp loss=weighted"])
+    {'mlp loss=bce': ('mlp', 'bce'), 'mlp loss=weighted': ('mlp', 'weighted')}
+    >>> losses_of(["BCE", "weighted"])
+    {'BCE': ('BCE, weighted', 'BCE'), 'weighted': ('BCE, weighted', 'weighted')}
+    >>> losses_of(["mlp", "clif"]), losses_of(["Net"])
+    ({'mlp': ('mlp', ''), 'clif': ('clif', '')}, {'Net': ('Net', '')})
+    """
+    names = list(dict.fromkeys(names))
+    parts = {name: _known_loss(name) for name in names if name.split(" ")[0] in _MODELS}
+    own = [name for name in names if name not in parts]
+    split = {name: _own_loss(name) for name in own}
+    pairs = set(split.values())
+    if len(pairs) < len({common for common, _ in pairs}) * len({loss for _, loss in pairs}):
+        split = {name: ("", name) for name in own}  # words with "=" are part of the names
+    every = ", ".join(dict.fromkeys(loss for _, loss in split.values()))
+    parts |= {name: (f"{every} {common}".rstrip(), loss) for name, (common, loss) in split.items()}
+    several: dict[str, set[str]] = defaultdict(set)
+    for common, loss in parts.values():
+        several[common].add(loss)
+    return {name: parts[name] if len(several[parts[name][0]]) > 1 else (name, "") for name in names}
+
+
+def _known_loss(name: str) -> tuple[str, str]:
+    words = name.split(" ")
+    losses = [word.removeprefix("loss=") for word in words if word.startswith("loss=")]
+    return " ".join(word for word in words if not word.startswith("loss=")), losses[0] if losses else "bce"
+
+
+def _own_loss(name: str) -> tuple[str, str]:
+    swept = [word for word in name.split(" ") if "=" in word]
+    plain = [word for word in name.split(" ") if "=" not in word]
+    return (" ".join(swept), " ".join(plain)) if plain else ("", name)
+
+
+def ordered(methods: Sequence[Method], losses: Sequence[str] = ()) -> list[Method]:
+    """In the order of tables: the paper's methods, users' own, the paper's own; each before its variants and sweeps.
+
+    Where there are several losses, all methods with the first come first.
+    """
+    found = sorted(methods, key=lambda one: (method_order(one.selection), one.variant, _swept(one), one.label))
+    return sorted(found, key=lambda one: losses.index(one.loss)) if losses else found
 
 
 def main_methods(methods: Sequence[Method], runs: Counter[Method]) -> list[Method]:
-    """One method per selection: the plain one, else the one with most runs.
+    """One method per selection: the plain one with the first loss, else the one with most runs.
 
     The full method of an ablation (A) stands for its selection where nothing else does.
     """
     main = []
     for selection in dict.fromkeys(method.key for method in methods):
         own = [method for method in methods if method.key == selection]
+        own = [method for method in own if method.loss == own[0].loss]
         usable = [method for method in own if not method.variant] or [one for one in own if one.variant == "A"]
         if usable:
             main.append(max(usable, key=lambda method: (not _swept(method), runs[method])))
@@ -91,7 +159,7 @@ def clean(text: str) -> str:
 
 def _swept(method: Method) -> bool:
     """Whether the label names a value, as those of a sweep do."""
-    return "=" in method.label
+    return "=" in method.name
 
 
 def _difference(identity: Identity, rivals: Sequence[Identity]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.contents import Contents
-from lightning_ubs.report.figures.theme import figure_theme, method_colours
+from lightning_ubs.report.figures.theme import figure_theme, method_colors
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.significance import DATASETS, Significance
@@ -42,10 +42,10 @@ def render_page(report: Contents, gallery: Gallery) -> str:
         results=report.results,
         facts=facts(report),
         no_verdict=no_verdict(report.results),
-        method_colours={
-            method.label: variables[look.colour] for method, look in method_looks(report.results.methods).items()
+        method_colors={
+            method.label: variables[look.color] for method, look in method_looks(report.results.methods).items()
         },
-        colours=method_colours(),
+        colors=method_colors(),
         unit_notes=unit_notes(report.tests),
         monitors=sorted({run.record.monitor for run in report.results.runs}),
         dark_media="(prefers-color-scheme: dark)",

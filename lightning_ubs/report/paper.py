@@ -111,7 +111,7 @@ def _plain(name: str) -> str:
 
 
 def _dataset(name: str) -> str:
-    """The catalogue's name of a dataset, which the paper may call otherwise; else the name as it is."""
+    """The catalog's name of a dataset, which the paper may call otherwise; else the name as it is."""
     from lightning_ubs.data import catalog
     from lightning_ubs.errors import DataError
 

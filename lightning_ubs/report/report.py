@@ -13,16 +13,16 @@ from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.report import csv_tables, latex_tables
+from lightning_ubs.report.console import console_text
 from lightning_ubs.report.contents import TITLE, Contents
 from lightning_ubs.report.gallery import render_gallery
 from lightning_ubs.report.page import render_page
 from lightning_ubs.report.results import checked_results, load_results
-from lightning_ubs.report.verdict import checked_margin, no_verdict
+from lightning_ubs.report.verdict import checked_margin
 
 log = logging.getLogger(__name__)
 FORMATS = ("html", "svg", "png", "csv", "latex")
 DEFAULT_FORMATS = ("html", "svg", "csv", "latex")
-SIGN = "A difference is positive where the method named first is ahead, also in losses."
 
 
 class Report(Contents):
@@ -47,28 +47,14 @@ class Report(Contents):
         Raises:
             ReportError: If no run finished, or none recorded that metric.
         """
-        margin = checked_margin(margin)
+        if margin is not None:
+            checked_margin(margin)
         return cls(checked_results(records, store, monitor=monitor), margin)
 
     @cached_property
     def summary(self) -> str:
-        """The whole answer for a terminal: a few lines per comparison, the cost of training, every warning."""
-        lines: list[str] = []
-        speeds = {(speed.method.label, speed.against.label): speed for speed in self.speeds}
-        for verdict in self.verdicts:
-            first, *rest = verdict.sentences
-            lines.append(first)
-            lines += [f"  {sentence}" for sentence in rest]
-            if verdict.others:
-                lines.append(f"  Other metrics, which decide nothing: {'; '.join(verdict.others)}.")
-            speed = speeds.get((verdict.ours, verdict.theirs))
-            lines += [f"  {sentence}" for sentence in (speed.sentences if speed is not None else [])]
-        if not self.verdicts:
-            lines.append(no_verdict(self.results))
-        lines += self.savings.sentences if self.savings is not None else []
-        lines += [SIGN] if self.verdicts else []
-        lines += [f"Warning: {sentence}" for sentence in self.cautions]
-        return "\n".join(lines).replace("\u00a0", " ")
+        """The answer for a terminal, in at most twelve lines."""
+        return console_text(self)
 
     def write(self, folder: str | os.PathLike[str], formats: str | Sequence[str] = DEFAULT_FORMATS) -> Path:
         """Write the report; return the path of the page, or the folder if ``html`` is not among the formats.
@@ -125,7 +111,7 @@ class Report(Contents):
 
 
 def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, margin: float | None = None) -> str:
-    """The verdict for a terminal, in a few lines per comparison, and every warning that concerns it.
+    """The verdict for a terminal, in at most twelve lines; what they do not hold is named.
 
     Args:
         records: All runs, finished or failed.
@@ -166,7 +152,8 @@ def build_report(
     Raises:
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
-    formats, margin = checked_formats(formats), checked_margin(margin)
+    formats = checked_formats(formats)
+    checked_margin(margin)
     metrics = [metrics] if isinstance(metrics, str) else metrics
     folder = Path(output) if output is not None else Path(results) / "report"
     found = load_results(Path(results), metrics)

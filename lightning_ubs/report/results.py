@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from lightning_ubs.errors import ReportError, StoreError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, CONTROL, REFERENCE
-from lightning_ubs.report.method import Method, clean, distinct_methods, main_methods, ordered
+from lightning_ubs.report.method import (
+    Method,
+    clean,
+    distinct_methods,
+    identity_of,
+    losses_of,
+    main_methods,
+    ordered,
+)
 from lightning_ubs.report.metric import Metric, recorded_metrics
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -33,7 +42,7 @@ class Run:
         key: Of its record.
         method: Its batch selection.
         data: Name of its data, with what a sweep added.
-        model: Name of its model, likewise.
+        model: Name of its model, likewise; without its loss where there are several, which then is part of the method.
         unit: Fold and seed.
         dataset: The dataset as a unit of evidence: without a sweep's values, and one name for a set and its repaired
             form.
@@ -53,6 +62,11 @@ class Run:
     metrics: Mapping[str, float]
     curves: Mapping[str, Array]
     record: RunRecord = field(repr=False)
+
+    @property
+    def setting(self) -> str:
+        """With what it was trained besides the method: its model, and swept values of its data."""
+        return " ".join([self.model, *(word for word in self.data.split(" ") if "=" in word)])
 
     @property
     def scores(self) -> Array:
@@ -81,11 +95,16 @@ class Results:
         self.store = store
         finished = {record.key: record for record in records if record.finished}
         self.failed = list({record.key: record for record in records if record.key not in finished}.values())
-        methods = distinct_methods(list(finished.values()))
-        splits = _splits(list(finished.values()))
-        self.runs = [_run(record, methods[record.method], splits[record.key]) for record in finished.values()]
-        self.metrics: Sequence[Metric] = recorded_metrics(list(finished.values()), metrics, monitor)
-        self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)))
+        done = list(finished.values())
+        losses = losses_of([clean(record.model) for record in done])
+        methods, splits = distinct_methods(done, losses), _splits(done)
+        self.runs = [
+            _run(record, methods[identity_of(record, losses)], losses[clean(record.model)][0], splits[record.key])
+            for record in done
+        ]
+        self.metrics: Sequence[Metric] = recorded_metrics(done, metrics, monitor)
+        self.losses = list(dict.fromkeys(loss for _, loss in losses.values()))
+        self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)), self.losses)
         self.datasets = list(dict.fromkeys(run.data for run in self.runs))
         self.models = list(dict.fromkeys(run.model for run in self.runs))
         self._cells: dict[tuple[Method, str, str], dict[Unit, Run]] = defaultdict(dict)
@@ -94,11 +113,18 @@ class Results:
             cell = self._cells[run.method, run.data, run.model]
             self.repeated += run.unit in cell
             cell[run.unit] = run
-        self.main = main_methods(self.methods, Counter(run.method for run in self.runs))
+        self._counts = Counter(run.method for run in self.runs)
+        self.main = main_methods(self.methods, self._counts)
         # A table holds every setting of a sweep; a figure with a line for each of many would be unreadable.
         self.drawn = self.methods if len(self.methods) <= _MOST_DRAWN else self.main
         self.reference = next((method for method in self.main if method.key == REFERENCE), None)
         self.baseline = next((method for method in self.main if method.key == BASELINE), None)
+        places = [(one, clean(one.model), (one.fold, one.seed)) for one in self.failed]
+        self.failures = {
+            (methods[identity_of(one, losses)], clean(one.data), losses[model][0], unit)
+            for one, model, unit in places
+            if model in losses and identity_of(one, losses) in methods
+        }
 
     @property
     def primary(self) -> Metric:
@@ -126,21 +152,30 @@ class Results:
         """Whether only settings of one method are compared."""
         return all(method.is_setting_of(self.methods[0]) for method in self.methods)
 
-    @property
+    @cached_property
     def comparisons(self) -> list[Comparison]:
         """Each method with one other: Random; a part of an ablation with the whole method, where that is there.
 
         Without Random, the paper's method is compared with every other one. Settings of a method (a sweep) are not
         compared with each other, and a control that emphasizes nothing is compared with the method it belongs to.
+        A grid of losses is read both ways: each method with the first loss, if the metric is the same for all losses;
+        and with Random of the same loss.
         """
-        ours, base = self.reference, self.baseline
-        found = []
+        ours, found = self.reference, []
         for method in self.methods:
-            whole = self._whole(method)
+            if self.control_of(method) is not None:
+                continue
+            if method.loss != self.losses[0] and self.primary.key != "loss":
+                found += [
+                    (method, one)
+                    for one in self.methods
+                    if one == replace(method, label=one.label, loss=one.loss) and one.loss == self.losses[0]
+                ]
+            whole, base = self._whole(method), self._plain(method.loss)
             other = whole if whole is not None else base
-            if self.control_of(method) is None and other is not None and method != other:
+            if other is not None and method != other:
                 found.append((whole, method) if whole is not None else (method, other))
-        if base is None and ours is not None:
+        if self.baseline is None and ours is not None:
             found = [(ours, method) for method in self.methods if not method.is_setting_of(ours)]
         return [pair for pair in found if self.pairs(*pair)]
 
@@ -148,11 +183,18 @@ class Results:
         """The method whose probabilities this one deals to random samples; None for any other."""
         if method.key != CONTROL:
             return None
-        return next((one for one in self.methods if one.label == method.values.get("of") and one != method), None)
+        of = method.values.get("of")
+        return next((one for one in self.methods if (one.name, one.loss) == (of, method.loss) and one != method), None)
+
+    def _plain(self, loss: str) -> Method | None:
+        """Random with this loss."""
+        same = [one for one in self.methods if one.loss == loss]
+        return next((one for one in main_methods(same, self._counts) if one.key == BASELINE), None)
 
     def _whole(self, method: Method) -> Method | None:
         """The full method of which this is a part left out in an ablation."""
-        own = [one for one in self.main if one.key == method.key and one.variant in ("", "A")]
+        same = [one for one in self.methods if one.loss == method.loss]
+        own = [one for one in main_methods(same, self._counts) if one.key == method.key and one.variant in ("", "A")]
         return own[0] if own and method.variant not in ("", "A") else None
 
 
@@ -203,23 +245,48 @@ def dataset_of(data: str) -> str:
     return REPAIRED.get(name, name.removesuffix("_aligned"))
 
 
-def _splits(records: Sequence[RunRecord]) -> dict[str, str]:
-    """The split of each run, by key: its fold where folds differ, else the digest of its training targets.
+def plain_model(run: Run) -> str:
+    """The model's name without the budget that a sweep of trainer.max_epochs adds to it."""
+    budget = f"max_epochs={run.record.max_epochs}"
+    return " ".join(word for word in run.model.split(" ") if word != budget)
 
-    Where neither tells, as in results of data that take neither fold nor seed, all runs share one split.
+
+def _splits(records: Sequence[RunRecord]) -> dict[str, str]:
+    """The split of each run, by key.
+
+    A fold is a split, and so are runs of the same data with the same training targets, and all runs of a dataset where
+    neither folds nor targets tell them apart. A fold and seed stand for the same split in every form of a dataset: in
+    its repaired form, or with swept values that change the targets.
     """
     by_data: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
         by_data[dataset_of(clean(record.data))].append(record)
     found: dict[str, str] = {}
     for group in by_data.values():
-        digests, folds = {record.split for record in group}, {record.fold for record in group}
-        by_fold = len(folds) > 1 and (len(digests) > 1 or digests == {""})
-        found |= {record.key: str(record.fold) if by_fold else record.split for record in group}
+        by_fold = len({record.fold for record in group}) > 1
+        joined: dict[Hashable, Hashable] = {}
+        for record in group:
+            unit = ("unit", record.fold, record.seed)
+            if by_fold:
+                _join(joined, unit, ("fold", record.fold))
+            if record.split or not by_fold:
+                _join(joined, unit, ("targets", record.data if record.split else "", record.split))
+        names = {root: str(number) for number, root in enumerate(dict.fromkeys(_root(joined, one) for one in joined))}
+        found |= {record.key: names[_root(joined, ("unit", record.fold, record.seed))] for record in group}
     return found
 
 
-def _run(record: RunRecord, method: Method, split: str) -> Run:
+def _root(joined: dict[Hashable, Hashable], one: Hashable) -> Hashable:
+    while joined.setdefault(one, one) != one:
+        one = joined[one]
+    return one
+
+
+def _join(joined: dict[Hashable, Hashable], one: Hashable, other: Hashable) -> None:
+    joined[_root(joined, one)] = _root(joined, other)
+
+
+def _run(record: RunRecord, method: Method, model: str, split: str) -> Run:
     curves = {
         name: np.array([np.nan if value is None else value for value in values], dtype=float)
         for name, values in record.curves.items()
@@ -230,7 +297,7 @@ def _run(record: RunRecord, method: Method, split: str) -> Run:
         key=record.key,
         method=method,
         data=clean(record.data),
-        model=clean(record.model),
+        model=model,
         unit=(record.fold, record.seed),
         dataset=dataset_of(clean(record.data)),
         split=split,

@@ -134,24 +134,40 @@ def paired_interval(differences: ArrayLike, confidence: float = 0.95) -> Interva
     return Evidence(values, "splits").interval(confidence)
 
 
+def resolution(values: ArrayLike, finest: int = 1000) -> float:
+    """The step between values that are all multiples of 1/k, such as accuracies of k samples; 0 if there is none.
+
+    Equal values of such a metric say little: two methods may differ by a good part of a step.
+
+    >>> resolution([0.82, 0.84, 0.9]), resolution([0.8231, 0.84702, 0.90003])
+    (0.02, 0.0)
+    """
+    found = np.unique(np.asarray(values, dtype=float))
+    steps = np.arange(1, finest + 1)
+    products = np.outer(steps, found)
+    hits = np.flatnonzero((np.abs(products - np.round(products)) < 1e-4).all(axis=1))
+    return float(1 / steps[hits[0]]) if hits.size else 0.0
+
+
 Kind = Literal["datasets", "splits", "seeds"]
 MIN_DATASETS = 5
 MIN_UNITS = 3
 #: Variance that is assumed between splits where all runs share one, and between datasets where there are two to four,
-#: as a share of the variance between units. The correction of Nadeau and Bengio (2003) has the same form, with the size
-#: of the test set over that of the training set; a third lies between its values for four folds and for three.
+#: as a share of the variance between pairs of runs. The correction of Nadeau and Bengio (2003) has the same form, with
+#: the size of the test set over that of the training set; a third lies between its values for four folds and for three.
 UNSEEN = 1 / 3
 POWER = 0.8
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One paired difference, and where it was measured."""
+    """One paired difference, and where it was measured; ``setting``: with which model, budget or swept value."""
 
     dataset: str
     split: str
     seed: int
     value: float
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,8 @@ class Evidence:
         datasets: How many there are.
         splits: How many there are.
         pairs: Pairs of runs behind the units.
+        pair_spread: Standard deviation of the differences of single pairs within a setting.
+        step: Resolution of the values that were compared; 0 if they are continuous.
     """
 
     values: Array
@@ -178,10 +196,12 @@ class Evidence:
     datasets: int = 1
     splits: int = 1
     pairs: int = 0
+    pair_spread: float = 0.0
+    step: float = 0.0
 
     @classmethod
-    def of(cls, differences: Iterable[Difference]) -> Evidence:
-        """The units behind these differences.
+    def of(cls, differences: Iterable[Difference], step: float = 0.0) -> Evidence:
+        """The units behind these differences, of values with this resolution.
 
         >>> found = [Difference("yeast", str(fold), seed, fold + seed) for fold in range(3) for seed in (0, 2)]
         >>> Evidence.of(found).values.tolist(), Evidence.of(found * 3).values.tolist()
@@ -199,12 +219,19 @@ class Evidence:
         else:
             by_seed = _means((one.dataset, f"{one.split} {one.seed}", one.value) for one in found)
             values, kind, groups = list(by_seed.values()), "seeds", splits
-        return cls(np.array(values, dtype=float), kind, groups, datasets, splits, len(found))  # type: ignore[arg-type]
+        array = np.array(values, dtype=float)
+        spread = _pair_spread(found, array.size)
+        return cls(array, kind, groups, datasets, splits, len(found), spread, step)  # type: ignore[arg-type]
 
     @property
     def units(self) -> int:
         """How many there are."""
         return int(self.values.size)
+
+    @property
+    def counted(self) -> str:
+        """How many there are, in words: datasets or runs."""
+        return f"{self.units} {'datasets' if self.kind == 'datasets' else 'runs'}"
 
     @property
     def mean(self) -> float:
@@ -213,13 +240,26 @@ class Evidence:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the units; NaN from fewer than two."""
-        return float(self.values.std(ddof=1)) if self.units > 1 else math.nan
+        """Standard deviation of the units, at least that of rounding to the metric's steps; NaN from fewer than two.
+
+        A value rounded to steps of r has an error of variance r²/12, the difference of two twice that.
+        """
+        if self.units < 2:
+            return math.nan
+        return max(float(self.values.std(ddof=1)), self.step / math.sqrt(6))
 
     def error(self, overlap: float = 0.0) -> float:
-        """Standard error of the mean, with the widening; ``overlap``: test samples over training samples."""
-        share = UNSEEN / self.groups if self.groups else overlap
-        return self.spread * math.sqrt(1 / self.units + share) if self.units > 1 else math.nan
+        """Standard error of the mean, with the widening; ``overlap``: test samples over training samples.
+
+        The widening counts from the spread of single pairs: averaging several runs of a unit brings it no closer to a
+        split or dataset that was not seen.
+        """
+        if self.units < 2:
+            return math.nan
+        if not self.groups:
+            return self.spread * math.sqrt(1 / self.units + overlap)
+        unseen = max(self.spread, self.pair_spread) ** 2 * UNSEEN / self.groups
+        return math.sqrt(self.spread**2 / self.units + unseen)
 
     def interval(self, confidence: float = 0.95, overlap: float = 0.0) -> Interval:
         """Student-t interval of the mean; with ``overlap`` the corrected resampled t of Nadeau and Bengio."""
@@ -253,8 +293,8 @@ class Evidence:
         """
         if self.units < 2 or difference == 0 or not self.spread > 0:
             return None
-        spread = self.spread * math.sqrt(1 + (UNSEEN if self.kind == "seeds" else 0))
-        size = spread / abs(difference)
+        unseen = UNSEEN * max(self.spread, self.pair_spread) ** 2 if self.kind == "seeds" else 0.0
+        size = math.sqrt(self.spread**2 + unseen) / abs(difference)
         if size > 1e4:
             return None
         count, level = 10 * MIN_UNITS, 0.5 + confidence / 2
@@ -290,6 +330,18 @@ def holm_divisors(pvalues: Sequence[float], alpha: float = 0.05) -> list[int]:
 def t_quantile(probability: float, freedom: int) -> float:
     """Quantile of Student's t."""
     return float(optional_import("scipy.stats").t.ppf(probability, freedom))
+
+
+def _pair_spread(found: Sequence[Difference], units: int) -> float:
+    """Standard deviation of single pairs within a setting, corrected for as many as there are units.
+
+    So copies of runs change nothing, and neither does a setting that helps all units alike.
+    """
+    if units < 2:
+        return 0.0
+    means = _means((one.setting, "", one.value) for one in found)
+    squares = [(one.value - means[one.setting, ""]) ** 2 for one in found]
+    return math.sqrt(float(np.mean(squares)) * units / (units - 1))
 
 
 def _means(found: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:

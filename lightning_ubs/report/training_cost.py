@@ -16,9 +16,9 @@ import numpy as np
 
 from lightning_ubs.methods import BASELINE
 from lightning_ubs.report.method import Method
-from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.statistics import Difference, Evidence, holm
-from lightning_ubs.report.verdict import bounds_text, checked_margin, interval_text
+from lightning_ubs.report.verdict import bounds_text, interval_text, margin_of
 from lightning_ubs.report.words import signed
 
 Setting = tuple[str, str]
@@ -193,10 +193,15 @@ class Length:
     @property
     def sentence(self) -> str:
         """The cost until the best epoch beside the cost of the budget."""
+        last = self.best[-1]
+        advice = (
+            f"a plain training of {last} epochs does the same; compare against that."
+            if last < 0.9 * self.budget
+            else "see whether a shorter plain training does the same, and compare against that."
+        )
         return (
             f"On {self.data}, {self.name}'s best epoch is {self.median:g} of {self.budget} (median; {self.best[0]} to "
-            f"{self.best[-1]}), {self.median / self.budget:.2f} × the cost of the budget: a plain training of "
-            f"{self.best[-1]} epochs does the same; compare against that."
+            f"{last}), {self.median / self.budget:.2f} × the cost of the budget: {advice}"
         )
 
 
@@ -273,7 +278,7 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
     ahead of the plain training that has as many samples, or the next more. Holm's correction is over all methods and
     budgets. Trainings that cost as much as plain shuffling until its best epoch are not tried.
     """
-    margin, base = checked_margin(margin), results.baseline
+    margin, base = margin_of(results, margin), results.baseline
     runs = _comparable(_by_budget(results))
     plain = {trained: own for trained, own in runs.items() if trained[0].key == BASELINE}
     mine = {budget: own for (method, budget), own in plain.items() if method == base}
@@ -282,12 +287,7 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
     budget = max(mine, key=lambda one: results.primary.sign * _mean(results, mine[one].values()))
     best = mine[budget]
     costs = {trained: _cost(own, best) for trained, own in runs.items()}
-    same = [
-        trained
-        for trained, own in plain.items()
-        if trained == (base, budget) or _evidence(results, own, best).interval().low > -margin
-    ]
-    cheapest = min(same, key=lambda trained: (costs[trained], trained != (base, budget)))
+    cheapest = _cheapest(results, plain, (base, budget), costs, margin)
     lengths = _lengths(base, best.values())
     until_best = max((one.best[-1] / one.budget for one in lengths), default=1.0)
     limit = min(costs[cheapest], until_best, 1.0) * _LESS
@@ -327,6 +327,26 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
     )
 
 
+def _cheapest(
+    results: Results,
+    plain: Mapping[Trained, Mapping[Place, Run]],
+    best: Trained,
+    costs: Mapping[Trained, float],
+    margin: float,
+) -> Trained:
+    """The cheapest plain training that does what the best does within the margin.
+
+    They are tried from the costliest on until one fails, which keeps all of them together to the error of one.
+    """
+    cheapest = best
+    for trained in sorted(plain, key=lambda one: -costs[one]):
+        if trained != best and costs[trained] < costs[best]:
+            if _evidence(results, plain[trained], plain[best]).p_above(-margin) >= _ALPHA:
+                break
+            cheapest = trained
+    return cheapest
+
+
 def saving_curves(results: Results) -> dict[Setting, dict[Method, list[Point]]]:
     """The points of each method by data and model, from cheap to costly, where cost differs at all."""
     groups: dict[Setting, dict[Method, list[Point]]] = defaultdict(lambda: defaultdict(list))
@@ -362,7 +382,7 @@ def _needed(run: Run, other: Run) -> tuple[int, int]:
 def _ratio(pairs: Pairs, amounts: Sequence[tuple[float, float]]) -> Ratio | None:
     """The geometric mean of ratios over units of evidence; None where nothing was measured."""
     logs = [
-        Difference(run.dataset, run.split, run.unit[1], math.log(mine / theirs))
+        Difference(run.dataset, run.split, run.unit[1], math.log(mine / theirs), run.setting)
         for (run, _), (mine, theirs) in zip(pairs, amounts, strict=True)
         if mine > 0 and theirs > 0
     ]
@@ -403,7 +423,7 @@ def _both(mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> list[tuple[
 def _evidence(results: Results, mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> Evidence:
     key, sign = results.primary.key, results.primary.sign
     return Evidence.of(
-        Difference(run.dataset, run.split, run.unit[1], sign * (run.metrics[key] - other.metrics[key]))
+        Difference(run.dataset, run.split, run.unit[1], sign * (run.metrics[key] - other.metrics[key]), run.setting)
         for run, other in _both(mine, theirs)
     )
 
@@ -436,8 +456,10 @@ def _by_budget(results: Results) -> dict[Trained, dict[Place, Run]]:
     """The runs that measured the first metric, by method and budget and, within, by data, model, fold and seed."""
     found: dict[Trained, dict[Place, Run]] = defaultdict(dict)
     for run in results.runs:
+        if run.method.loss != results.losses[0]:
+            continue  # another loss is no saving
         if run.record.max_epochs is not None and math.isfinite(run.metrics.get(results.primary.key, math.nan)):
-            found[run.method, run.record.max_epochs][run.data, _plain_model(run), *run.unit] = run
+            found[run.method, run.record.max_epochs][run.data, plain_model(run), *run.unit] = run
     return found
 
 
@@ -468,9 +490,3 @@ def _median(values: Iterable[float] | np.ndarray[Any, Any]) -> float:
     found = np.array(list(values), dtype=float)
     finite = found[np.isfinite(found)]
     return float(np.median(finite)) if finite.size else math.nan
-
-
-def _plain_model(run: Run) -> str:
-    """The model's name without the budget that a sweep of trainer.max_epochs adds to it."""
-    budget = f"max_epochs={run.record.max_epochs}"
-    return " ".join(word for word in run.model.split(" ") if word != budget)

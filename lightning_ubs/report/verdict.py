@@ -19,9 +19,17 @@ import numpy as np
 from lightning_ubs.errors import ReportError
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Results, Run
-from lightning_ubs.report.statistics import MIN_DATASETS, MIN_UNITS, Difference, Evidence, Interval, holm_divisors
-from lightning_ubs.report.words import count_of, join, plain, signed
+from lightning_ubs.report.results import Results, Run, plain_model
+from lightning_ubs.report.statistics import (
+    MIN_DATASETS,
+    MIN_UNITS,
+    Difference,
+    Evidence,
+    Interval,
+    holm_divisors,
+    resolution,
+)
+from lightning_ubs.report.words import count_of, join, plain, runs_of, signed
 
 Answer = Literal["better", "worse", "equal", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
@@ -75,6 +83,8 @@ class Verdict:
         places: Where it was measured, such as ``"yeast"``.
         control: The same probabilities dealt to random samples: the gain of the method over that; None if not run.
         control_gain: And the gain of that control over the same baseline.
+        unscored: Runs of either method that failed or have no score where the other has one.
+        models: How many models each difference is the mean of.
     """
 
     ours: str
@@ -87,6 +97,8 @@ class Verdict:
     places: Sequence[str] = ()
     control: Gain | None = None
     control_gain: Gain | None = None
+    unscored: tuple[int, int] = (0, 0)
+    models: int = 1
 
     @property
     def primary(self) -> Gain:
@@ -95,7 +107,15 @@ class Verdict:
 
     @property
     def answer(self) -> Answer:
-        """What the evidence says in the monitored metric; nothing from fewer than three units."""
+        """What the evidence says in the monitored metric; nothing from fewer than three units.
+
+        Nothing is said in favor of a method that has no score where the other has one: such runs are often bad ones.
+        """
+        found = self._answer()
+        lacking = {"better": self.unscored[:1], "worse": self.unscored[1:], "equal": self.unscored}.get(found, ())
+        return "undecided" if any(lacking) else found
+
+    def _answer(self) -> Answer:
         if self.primary.evidence.units < MIN_UNITS:
             return "undecided"
         if self.interval.excludes_zero:
@@ -108,49 +128,122 @@ class Verdict:
         return f"{phrase([self.ours], [self.theirs], self.answer, self.margin)} in {self.primary.metric.title}"
 
     @property
+    def scope(self) -> str:
+        """What the evidence is about."""
+        mean = f", mean of {self.models} models" if self.models > 1 else ""
+        return scope(self.primary.evidence, self.places) + mean
+
+    @property
+    def told(self) -> str:
+        """The answer with its interval, its scope and the correction."""
+        text = f"{interval_text(self.interval)} {self.scope}"
+        if self.comparisons > 1 and math.isfinite(self.interval.low):
+            alone = self.primary.interval
+            text += f"; corrected for {self.comparisons} comparisons, alone it would be {bounds_text(alone)}"
+        return f"{self.headline}: {text}."
+
+    @property
     def sentences(self) -> list[str]:
-        """The answer with its interval and scope, what qualifies it, and how much more it would take."""
-        return [f"{self.headline}: {self._measured()}.", *self._qualified(), *_control_sentence(self)]
+        """The answer, what qualifies it, and how much more it would take."""
+        notes = (self.unscored_sentences, self.power_sentences, self.cautious_sentences, self.control_sentences)
+        return [self.told, *(sentence for part in notes for sentence in part)]
+
+    @property
+    def unscored_sentences(self) -> list[str]:
+        """Why an answer is withheld that the scores alone would give."""
+        if self.answer == self._answer():
+            return []
+        names = (self.ours, self.theirs), (self.theirs, self.ours)
+        return [
+            f"{name} failed or has no score in {runs_of(count, count + self.primary.evidence.pairs)} in which {other} "
+            "has one, so nothing is said in its favor. Repeat them, or log a score that is a number."
+            for (name, other), count in zip(names, self.unscored, strict=True)
+            if count
+        ]
+
+    @property
+    def missed(self) -> float:
+        """The difference below which such comparisons mostly show nothing, with the correction; NaN if unknown."""
+        evidence = self.primary.evidence
+        return evidence.missed(self._confidence) if evidence.units >= MIN_UNITS else math.nan
+
+    @property
+    def needed(self) -> int | None:
+        """Units that would show the difference that was seen; None if unknown, or if these do."""
+        evidence = self.primary.evidence
+        count = evidence.needed(evidence.mean, self._confidence)
+        return None if count is None or count <= evidence.units else count
+
+    @property
+    def power_sentences(self) -> list[str]:
+        """Where undecided: which differences would be missed, and how much more it would take."""
+        if self.answer != "undecided" or self.unscored_sentences:
+            return []
+        evidence = self.primary.evidence
+        if evidence.units < MIN_UNITS:
+            return [
+                f"Fewer than {MIN_UNITS} units of evidence allow no answer; {USUAL_UNITS} seeds, each with its own "
+                "split, are usual."
+            ]
+        text = f"With {evidence.counted} a difference below {plain(self.missed)} would mostly be missed"
+        if self.needed is not None:
+            noun = evidence.counted.partition(" ")[2]
+            text += f"; about {self.needed} {noun} would show {plain(abs(evidence.mean))}"
+        return [f"{text}."]
+
+    @property
+    def cautious_sentences(self) -> list[str]:
+        """The interval that allows for training sets that overlap."""
+        overlap = overlap_of(self.primary.evidence)
+        if not overlap or not math.isfinite(self.interval.low):
+            return []
+        cautious = self.primary.evidence.interval(self._confidence, overlap)
+        return [
+            f"The more cautious interval, which allows for training sets that overlap (Nadeau and Bengio), is "
+            f"{bounds_text(cautious)}."
+        ]
+
+    @property
+    def control_sentences(self) -> list[str]:
+        """Whether the same probabilities on random samples do as well, as far as that is shown."""
+        ahead, control = self.control, self.control_gain
+        if self.answer != "better" or ahead is None or control is None or ahead.evidence.units < MIN_UNITS:
+            return []
+        if ahead.interval.low > 0:
+            return [f"The same P on random samples does not do it: the difference is {interval_text(ahead.interval)}."]
+        if control.interval.low > 0 and ahead.interval.high < self.primary.interval.mean / 2:
+            return [
+                f"But the same P on random samples does as well ({interval_text(control.interval)} against "
+                f"{self.theirs}): at most half of the gain is due to which samples are emphasized."
+            ]
+        return [
+            f"Whether the same P on random samples does as well is undecided: the difference is "
+            f"{interval_text(ahead.interval)}."
+        ]
+
+    @property
+    def _confidence(self) -> float:
+        return 1 - _ALPHA / self.divisor
 
     @property
     def others(self) -> list[str]:
         """The other metrics, with intervals and without an answer."""
         return [f"{gain.metric.title} {interval_text(gain.interval)}" for gain in self.gains[1:]]
 
-    def _measured(self) -> str:
-        text = f"{interval_text(self.interval)} {scope(self.primary.evidence, self.places)}"
-        if self.comparisons > 1 and math.isfinite(self.interval.low):
-            alone = self.primary.interval
-            text += f"; corrected for {self.comparisons} comparisons, alone it would be {bounds_text(alone)}"
-        return text
-
-    def _qualified(self) -> list[str]:
-        evidence, found = self.primary.evidence, []
-        if self.answer == "undecided":
-            found.append(power_sentence(evidence, 1 - _ALPHA / self.divisor))
-        overlap = overlap_of(evidence)
-        if overlap and math.isfinite(self.interval.low):
-            cautious = evidence.interval(1 - _ALPHA / self.divisor, overlap)
-            found.append(
-                f"The more cautious interval, which allows for training sets that overlap (Nadeau and Bengio), is "
-                f"{bounds_text(cautious)}."
-            )
-        return found
-
 
 def judge(results: Results, margin: float | None = None) -> list[Verdict]:
     """A verdict per comparison; none without pairs or where nobody said which way the monitored metric is better."""
-    margin = checked_margin(margin)
-    found: list[tuple[Method, Method, list[Gain], list[str]]] = []
+    margin = margin_of(results, margin)
+    found: list[tuple[Method, Method, list[Gain], list[tuple[Run, Run]]]] = []
     for ours, theirs in results.comparisons:
         pairs = results.pairs(ours, theirs)
         gains = [gain for metric in results.metrics if (gain := gain_of(pairs, metric)) is not None]
         if gains and gains[0].metric == results.primary:
-            found.append((ours, theirs, gains, list(dict.fromkeys(run.data for run, _ in pairs))))
+            found.append((ours, theirs, gains, pairs))
     divisors = holm_divisors([gains[0].evidence.p() for _, _, gains, _ in found], _ALPHA)
     controls = {method: control for control in results.methods if (method := results.control_of(control)) is not None}
     verdicts = []
-    for (ours, theirs, gains, places), divisor in zip(found, divisors, strict=True):
+    for (ours, theirs, gains, pairs), divisor in zip(found, divisors, strict=True):
         control, primary = controls.get(ours), gains[0]
         verdicts.append(
             Verdict(
@@ -161,9 +254,11 @@ def judge(results: Results, margin: float | None = None) -> list[Verdict]:
                 len(found),
                 divisor,
                 margin,
-                places,
+                list(dict.fromkeys(run.data for run, _ in pairs)),
                 None if control is None else gain_of(results.pairs(ours, control), primary.metric),
                 None if control is None else gain_of(results.pairs(control, theirs), primary.metric),
+                (_unscored(results, ours, theirs), _unscored(results, theirs, ours)),
+                len({plain_model(run) for run, _ in pairs}),
             )
         )
     return verdicts
@@ -174,24 +269,39 @@ def gain_of(pairs: Sequence[tuple[Run, Run]], metric: Metric) -> Gain | None:
     if metric.higher_is_better is None:
         return None
     differences, by_data = [], defaultdict(list)
+    values: list[float] = []
     for run, other in pairs:
-        value = metric.sign * (run.metrics.get(metric.key, math.nan) - other.metrics.get(metric.key, math.nan))
-        if math.isfinite(value):
-            differences.append(Difference(run.dataset, run.split, run.unit[1], value))
+        both = run.metrics.get(metric.key, math.nan), other.metrics.get(metric.key, math.nan)
+        value = metric.sign * (both[0] - both[1])
+        if math.isfinite(value) and run.record.metrics[metric.key].stage == other.record.metrics[metric.key].stage:
+            values += both
+            differences.append(Difference(run.dataset, run.split, run.unit[1], value, run.setting))
             by_data[run.dataset].append(value)
     if not differences:
         return None
-    evidence = Evidence.of(differences)
+    evidence = Evidence.of(differences, resolution(values))
     means = {data: float(np.mean(values)) for data, values in by_data.items()}
     return Gain(metric, evidence, evidence.interval(), means)
+
+
+def _unscored(results: Results, ours: Method, theirs: Method) -> int:
+    """Runs of a method that failed or have no score in the monitored metric, where the other method has one."""
+    key, found = results.primary.key, 0
+    for data, model in results.settings():
+        mine = results.cell(ours, data, model)
+        for unit, run in results.cell(theirs, data, model).items():
+            if math.isfinite(run.metrics.get(key, math.nan)):
+                own = mine.get(unit)
+                failed = (ours, data, model, unit) in results.failures
+                found += failed if own is None else not math.isfinite(own.metrics.get(key, math.nan))
+    return found
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """The whole answer in the monitored metric, in a few sentences; methods of which the same is said share one."""
     groups: dict[tuple[str, Answer, str], list[Verdict]] = {}
     for verdict in verdicts:
-        where = scope(verdict.primary.evidence, verdict.places)
-        groups.setdefault((verdict.theirs, verdict.answer, where), []).append(verdict)
+        groups.setdefault((verdict.theirs, verdict.answer, verdict.scope), []).append(verdict)
     parts = []
     for (theirs, answer, where), group in groups.items():
         one = group[0]
@@ -207,7 +317,7 @@ def no_verdict(results: Results) -> str:
             f"There is no verdict: nobody said whether {results.primary.title} should be large or small. Monitor it "
             "with mode=max or mode=min."
         )
-    names = join([method.label for method in results.methods])
+    names = join([method.label for method in results.methods], _MOST_NAMED)
     return (
         f"There is no verdict: the runs of {names} hold no two methods to compare on the same data, model, fold and "
         "seed. Include random and one other method among the selections of `lightning-ubs compare`."
@@ -247,22 +357,6 @@ def scope(evidence: Evidence, places: Sequence[str]) -> str:
     return f"over {count_of(evidence.splits, 'split')}, on these {evidence.datasets} datasets{first}"
 
 
-def power_sentence(evidence: Evidence, confidence: float = 0.95) -> str:
-    """Which differences such a comparison would miss, and how much more it would take to show the one seen."""
-    if evidence.units < MIN_UNITS:
-        return (
-            f"Fewer than {MIN_UNITS} units of evidence allow no answer; 10 seeds, each with its own split, are usual."
-        )
-    noun = {"datasets": "datasets", "splits": "runs", "seeds": "runs"}[evidence.kind]
-    text = (
-        f"With {evidence.units} {noun} a difference below {plain(evidence.missed(confidence))} would mostly be missed"
-    )
-    needed = evidence.needed(evidence.mean, confidence)
-    if needed is None or needed <= evidence.units:
-        return f"{text}."
-    return f"{text}; about {needed} {noun} would show {plain(abs(evidence.mean))}."
-
-
 def interval_text(interval: Interval) -> str:
     """A mean with its bounds."""
     return f"{signed(interval.mean)} ({bounds_text(interval)})"
@@ -280,8 +374,18 @@ def overlap_of(evidence: Evidence) -> float:
     return 1 / (evidence.splits - 1) if evidence.kind == "splits" and evidence.datasets == 1 else 0.0
 
 
+def margin_of(results: Results, margin: float | None) -> float:
+    """The margin; by default 0.001, or a hundredth of the scores' median size where that is less, to one digit."""
+    if margin is not None:
+        return checked_margin(margin)
+    sizes = [abs(run.metrics.get(results.primary.key, math.nan)) for run in results.runs]
+    sizes = [size for size in sizes if math.isfinite(size) and size > 0]
+    share = float(np.median(sizes)) / 100 if sizes else DEFAULT_MARGIN
+    return min(DEFAULT_MARGIN, float(f"{share:.0e}"))
+
+
 def checked_margin(margin: float | None) -> float:
-    """The margin, the default if there is none.
+    """The margin that was given, `DEFAULT_MARGIN` if none was.
 
     Raises:
         ReportError: If it is not a number above 0.
@@ -295,16 +399,3 @@ def checked_margin(margin: float | None) -> float:
             "0.001."
         )
     return float(margin)
-
-
-def _control_sentence(verdict: Verdict) -> list[str]:
-    """Whether the same probabilities on random samples do as well."""
-    ahead, control = verdict.control, verdict.control_gain
-    if verdict.answer != "better" or ahead is None or control is None:
-        return []
-    if ahead.evidence.units >= MIN_UNITS and ahead.interval.low > 0:
-        return [f"The same P on random samples does not do it: the difference is {interval_text(ahead.interval)}."]
-    return [
-        f"But the same P on random samples does as well ({interval_text(control.interval)} against "
-        f"{verdict.theirs}): what helps is not which samples are emphasized."
-    ]

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -283,26 +283,96 @@ def set_epoch_length(trainer: Trainer, batches: int) -> None:
     loop, loaders = trainer.fit_loop, trainer.fit_loop._combined_loader
     if loaders is None or len(loaders.flattened) != 1:
         raise SelectionError(
-            "the number of batches cannot follow the losses where training has several loaders; use a strategy whose "
-            "epochs have the same length, such as InfoBatch(original=False)."
+            "epochs of different length are not possible where training has several loaders; use a number or a share "
+            "as epoch_size, and a strategy whose epochs have the same length (not InfoBatch(original=True))."
         )
-    limit = trainer.limit_train_batches
-    length = max(1, min(batches, limit) if isinstance(limit, int) else int(batches * limit))
+    length = limited(trainer, batches)
     loop.max_batches, loaders.limits = length, [length]
     if loop._data_fetcher is not None:
         loop._data_fetcher.length = length
     interval = trainer.val_check_interval
-    if isinstance(interval, float) and trainer.check_val_every_n_epoch is not None:
-        trainer.val_check_batch = max(1, int(length * interval))
+    if trainer.check_val_every_n_epoch is not None and isinstance(interval, int | float):
+        every = int(length * interval) if isinstance(interval, float) else min(interval, length)
+        trainer.val_check_batch = max(1, every)
 
 
-def last_epoch(trainer: Trainer) -> int | None:
-    """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown."""
+def end_resumed_epoch(trainer: Trainer) -> None:
+    """Let Lightning see that the epoch of a checkpoint is over, where the next one has more batches.
+
+    A checkpoint of an epoch's last step counts its batches; Lightning compares them with the length of the present
+    epoch, which is set anew when the first batch is fetched.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    if getattr(loop, "restarted_on_train_batch_end", False) and loop.batch_progress.is_last_batch:
+        trainer.fit_loop.max_batches = min(trainer.fit_loop.max_batches, loop.batch_progress.current.ready)
+
+
+def limited(trainer: Trainer, batches: int) -> int:
+    """How many of the batches of an epoch are trained on, by ``limit_train_batches``."""
+    limit = trainer.limit_train_batches
+    return max(1, min(batches, limit) if isinstance(limit, int) else int(batches * limit))
+
+
+def planned_epochs(trainer: Trainer) -> int | None:
+    """How many epochs ``max_epochs`` lets be trained; None where it does not say."""
+    epochs = trainer.max_epochs
+    return None if epochs is None or epochs < 0 else epochs - _forward_only_epochs(trainer)
+
+
+BatchesOf = Callable[[int], int]
+
+
+class _Counted:
+    """Put in front of the class of a trainer whose epochs have different lengths."""
+
+    epoch_batches: BatchesOf
+    plain_class: type[Trainer]
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """The number of optimizer steps, as Lightning estimates it, but from the length of each epoch."""
+        trainer = cast(Trainer, self)
+        estimated = super().estimated_stepping_batches  # type: ignore[misc]
+        epochs = planned_epochs(trainer)
+        if epochs is None or not math.isfinite(estimated):
+            return cast(float, estimated)
+        counted = (limited(trainer, self.epoch_batches(epoch)) for epoch in range(epochs))
+        steps = sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in counted)
+        return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+
+
+def count_epochs(trainer: Trainer, batches_of: BatchesOf) -> None:
+    """Let ``trainer.estimated_stepping_batches`` follow the length of each epoch until :func:`uncount_epochs`.
+
+    It is a property, so the trainer gets a subclass of its own class.
+    """
+    if not isinstance(trainer, _Counted):
+        kind = type(trainer)
+        body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_class": kind}
+        trainer.__class__ = type(kind.__name__, (_Counted, kind), body)
+    vars(trainer)["epoch_batches"] = batches_of
+
+
+def uncount_epochs(trainer: Trainer) -> None:
+    """Give ``trainer`` its own class back."""
+    if isinstance(trainer, _Counted):
+        trainer.__class__ = trainer.plain_class  # type: ignore[assignment]
+        del vars(trainer)["epoch_batches"]
+
+
+def last_epoch(trainer: Trainer, batches_of: BatchesOf | None = None) -> int | None:
+    """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown.
+
+    Args:
+        trainer: at the start of a fit.
+        batches_of: batches of each epoch, where they are not equally many.
+    """
     limits = []
-    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        limits.append(trainer.max_epochs - 1 - _forward_only_epochs(trainer))
+    if (epochs := planned_epochs(trainer)) is not None:
+        limits.append(epochs - 1)
     if trainer.max_steps >= 0 and trainer.lightning_module.automatic_optimization:
-        limits.append(_epoch_of_step(trainer, trainer.max_steps))
+        by_steps = _epoch_of_step(trainer, trainer.max_steps, batches_of)
+        limits += [] if by_steps is None else [by_steps]
     return min(limits, default=None)
 
 
@@ -311,21 +381,23 @@ def _forward_only_epochs(trainer: Trainer) -> int:
     return any(getattr(one, "_model_contains_batch_norm", None) is True for one in callbacks_of(trainer))
 
 
-def _epoch_of_step(trainer: Trainer, step: int) -> int:
-    """The epoch in which optimiser step number ``step`` (counted from 1) is made."""
+def _epoch_of_step(trainer: Trainer, step: int, batches_of: BatchesOf | None) -> int | None:
+    """The epoch in which optimizer step number ``step`` (counted from 1) is made; None where nobody can tell."""
     batches = trainer.num_training_batches
     if not math.isfinite(batches) or batches < 1:
-        return trainer.current_epoch
+        return None
     schedulers = [c for c in callbacks_of(trainer) if isinstance(c, GradientAccumulationScheduler)]
     schedule = schedulers[0].scheduling if schedulers else {0: trainer.accumulate_grad_batches}
+    # From here on, epochs have equally many steps.
+    settled = max(schedule) if batches_of is None else max(max(schedule), planned_epochs(trainer) or 0)
     epoch, made = 0, 0
     while True:
         accumulated = schedule[max((first for first in schedule if first <= epoch), default=min(schedule))]
-        per_epoch = math.ceil(batches / accumulated)
-        final = epoch >= max(schedule)
+        length = batches if batches_of is None else limited(trainer, batches_of(epoch))
+        per_epoch = math.ceil(length / accumulated)
         if made + per_epoch >= step:
             return epoch
-        if final:
+        if epoch >= settled:
             return epoch + math.ceil((step - made) / per_epoch) - 1
         epoch, made = epoch + 1, made + per_epoch
 

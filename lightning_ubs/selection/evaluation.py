@@ -26,7 +26,7 @@ class EvaluationPass:
 
     **What it does.** The training set is read in order with the train loader's collate function, the module is in
     evaluation mode, no gradient is computed, and training mode and random numbers are afterwards what they were before.
-    Each process predicts its share. What training steps predict is then not learnt from.
+    Each process predicts its share. What training steps predict is then not learned from.
 
     **When to use it.** Where predictions of the same sample, made by ever other weights and with dropout on, are too
     noisy a measure, or where ``epoch_size`` is so small that most samples would be judged by old predictions.
@@ -44,7 +44,7 @@ class EvaluationPass:
             predictions are a tensor, or something with ``probs`` or ``logits`` in it.
 
     >>> EvaluationPass(mc_samples=8)
-    EvaluationPass(mc_samples=8, predict=None)
+    EvaluationPass(mc_samples=8)
     """
 
     def __init__(self, mc_samples: int = 1, predict: Predict | None = None) -> None:

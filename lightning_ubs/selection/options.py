@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Literal
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 
+from lightning_ubs._utils.arguments import call_repr
 from lightning_ubs._utils.checks import check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
@@ -18,12 +22,82 @@ from lightning_ubs.strategies import Strategy, TrainingSet
 Memory = Literal["replicated", "sharded"]
 SaveState = Literal["full", "selection", "weights"]
 Unbiased = bool | Literal["annealed", "predictions"]
+WARMUP = 5
+"""Shuffled epochs before the first selected one (γ), where the user does not say and the training is long enough."""
 
 # Ways of drawing in which sample i comes mP_i times on average.
 _EXACT = ("systematic", "full")
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 }
+
+
+@dataclass(frozen=True, repr=False)
+class EpochSize:
+    """How many samples an epoch has, as a share of all that changes from epoch to epoch.
+
+    The first epoch has the share ``start``, the last one before the whole ones at the end has ``end``. With
+    :class:`Random`, a constant small share is RS2 (repeated sampling of random subsets), and a falling one is
+    progressive data dropout by chance.
+
+    Steps, progress bars, validation and ``trainer.estimated_stepping_batches`` follow the sizes.
+
+    Args:
+        start: Share of the samples in the first epoch, in (0, 1].
+        end: Share in the last epoch that is not whole, in (0, 1].
+        shape: How the share changes in between: ``"linear"``, ``"exponential"`` (by the same factor in each epoch) or
+            ``"cosine"`` (slowly at both ends).
+        full_last: How many epochs at the end are whole.
+
+    >>> [EpochSize(1.0, 0.25).share(epoch, 5) for epoch in range(5)]
+    [1.0, 0.75, 0.5, 0.25, 1.0]
+    """
+
+    start: float = 1.0
+    end: float = 0.25
+    shape: Literal["linear", "exponential", "cosine"] = "linear"
+    full_last: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value <= 1):
+                raise ValueError(f"{name}={value!r} is out of range; it must be a share in (0, 1], such as 0.5.")
+            object.__setattr__(self, name, float(value))
+        check_choice("shape", self.shape, ("linear", "exponential", "cosine"))
+        check_range("full_last", self.full_last, 0, whole=True)
+        object.__setattr__(self, "full_last", int(self.full_last))
+
+    def __repr__(self) -> str:
+        return call_repr(self)
+
+    def share(self, epoch: int, num_epochs: int) -> float:
+        """The share of the samples in ``epoch`` of a training of ``num_epochs`` epochs."""
+        last = num_epochs - 1 - self.full_last
+        if epoch > last:
+            return 1.0
+        progress = epoch / last if last > 0 else 0.0
+        if self.shape == "exponential":
+            return float(self.start * (self.end / self.start) ** progress)
+        if self.shape == "cosine":
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return self.start + (self.end - self.start) * progress
+
+    def samples(self, epoch: int, num_epochs: int, num_samples: int) -> int:
+        """How many of ``num_samples`` samples ``epoch`` has, at least 1."""
+        return max(1, round(self.share(epoch, num_epochs) * num_samples))
+
+
+Size = float | int | EpochSize | None
+
+
+def default_warmup(num_epochs: int) -> int:
+    """The warm-up where the user does not say: 5 epochs, at most half of the training, and at least 1.
+
+    >>> [default_warmup(epochs) for epochs in (100, 10, 9, 5, 2, 1)]
+    [5, 5, 4, 2, 1, 1]
+    """
+    return min(WARMUP, max(1, num_epochs // 2))
 
 
 def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replacement:
@@ -51,29 +125,31 @@ def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Rep
     return unbiased
 
 
-def chosen_size(given: float | int | None, strategy: Strategy) -> float | int | None:
-    """A share of the dataset (a float up to 1), or a number of samples; None for all."""
+def chosen_size(given: Size | Mapping[str, Any], strategy: Strategy) -> Size:
+    """A share of the dataset (a float up to 1), a number of samples, or a schedule; None for all."""
+    if isinstance(given, Mapping):
+        given = EpochSize(**given)
     if given is not None and strategy.decides_size:
         raise ValueError(
             f"epoch_size={given!r} does not go with {strategy!r}, which decides in each epoch how many samples are "
             "left; leave it out."
         )
     value = strategy.default_epoch_size if given is None else given
-    if value is None:
-        return None
+    if value is None or isinstance(value, EpochSize):
+        return value
     check_range("epoch_size", value, 0)
     if value == 0 or (value > 1 and value % 1):
         raise ValueError(f"epoch_size={value!r} is out of range; use a share in (0, 1] or a whole number of samples.")
     return float(value) if value <= 1 else int(value)
 
 
-def samples_per_epoch(size: float | int | None, num_samples: int) -> int | None:
-    """What a share or number of samples means for n samples; None where it is all of them.
+def samples_per_epoch(size: Size, num_samples: int) -> int | None:
+    """What a share or number of samples means for n samples; None where it is all of them, or at times.
 
     >>> samples_per_epoch(0.5, 42)
     21
     """
-    if size is None or size == 1:
+    if size is None or size == 1 or isinstance(size, EpochSize):
         return None
     if size > num_samples:
         raise SelectionError(
@@ -81,6 +157,17 @@ def samples_per_epoch(size: float | int | None, num_samples: int) -> int | None:
             "in (0, 1]."
         )
     return max(1, round(size * num_samples)) if isinstance(size, float) else size
+
+
+def check_sizes(size: EpochSize, num_epochs: int, layout: BatchLayout) -> None:
+    """Refuse a schedule in which an epoch would have no batch."""
+    for epoch in range(num_epochs):
+        samples = size.samples(epoch, num_epochs, layout.num_samples)
+        if replace(layout, epoch_samples=samples).num_batches == 0:
+            raise SelectionError(
+                f"with {size!r}, epoch {epoch} has {samples} samples and no whole batch of {layout.global_batch_size}, "
+                "and drop_last=True drops the rest; use larger shares, smaller batches, or drop_last=False."
+            )
 
 
 def chosen_dtype(value: str | torch.dtype | None) -> torch.dtype:

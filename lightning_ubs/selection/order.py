@@ -18,7 +18,7 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.blocks import BlockedEpoch, Integers
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
-from lightning_ubs.strategies import ActiveBias, Random, Strategy
+from lightning_ubs.strategies import ActiveBias, InfoBatch, Random, Strategy
 
 _SIZE = 4096
 
@@ -42,7 +42,7 @@ class Blocks:
             all ranks share the window, and select what one process would.
 
     >>> Blocks(bounds=[0, 100, 150], window=1)
-    Blocks(window=1, bounds=[0, 100, 150], per_rank=False)
+    Blocks(window=1, bounds=[0, 100, 150])
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Blocks:
             checked_bounds(bounds, None)
 
     def __repr__(self) -> str:
-        return call_repr(self, omit=(None,))
+        return call_repr(self)
 
     def bounds_of(self, dataset: Any) -> Integers:
         """Where the blocks of a dataset begin, and n: (blocks + 1,) int64."""
@@ -99,10 +99,19 @@ class BlockOrder:
         check = int((sizes * (np.arange(len(sizes)) % 8191 + 1)).sum() % (2**31 - 1))
         return f"Blocks(window={self.blocks.window}, per_rank={self.blocks.per_rank}, {len(sizes)} blocks, sum {check})"
 
-    def plan(self, epoch: int, seed: int, layout: BatchLayout, probabilities: Tensor | None, fill: bool) -> BlockPlan:
+    def plan(
+        self,
+        epoch: int,
+        seed: int,
+        layout: BatchLayout,
+        probabilities: Tensor | None,
+        fill: bool,
+        first: int | None = None,
+    ) -> BlockPlan:
         """The plan of a selected epoch, or of a plain one where ``probabilities`` is None.
 
-        Plain epochs are shuffled passes, or where epochs are shorter, parts of passes that follow each other.
+        Plain epochs are shuffled passes, or where epochs are shorter, parts of passes that follow each other; ``first``
+        is where this one begins in them, where epochs are not equally long.
         """
         if probabilities is not None:
             count = layout.full_draws if fill else layout.num_draws
@@ -110,8 +119,9 @@ class BlockOrder:
                 epoch, layout, [self._epoch(probabilities, seed, epoch, layout, count)], 0, count, self.blocks.per_rank
             )
         n, count = layout.num_samples, layout.num_draws
-        first = 0 if layout.epoch_samples is None else epoch * count
-        numbers = [epoch] if layout.epoch_samples is None else range(first // n, (first + max(count, 1) - 1) // n + 1)
+        if first is None:
+            first = epoch * (n if layout.epoch_samples is None else count)
+        numbers = range(first // n, (first + max(count, 1) - 1) // n + 1)
         passes = [self._epoch(None, seed, number, layout, n) for number in numbers]
         return BlockPlan(epoch, layout, passes, first % n, count, self.blocks.per_rank)
 
@@ -238,9 +248,8 @@ def check_order(order: Blocks | None, strategy: Strategy, replacement: Replaceme
             f"replacement={replacement!r} does not go with order=Blocks(...), which draws systematically; use "
             "replacement='systematic', or leave order out."
         )
-    if _owner(strategy, "plan_epoch") not in (Strategy, Random, ActiveBias) or (
-        _owner(strategy, "plain_epoch") is not Strategy
-    ):
+    draws_itself = _owner(strategy, "plan_epoch") not in (Strategy, Random, ActiveBias, InfoBatch)
+    if draws_itself or strategy.decides_size or _owner(strategy, "plain_epoch") is not Strategy:
         raise ValueError(
             f"{name} makes the batches of its epochs itself, which order=Blocks(...) would break up; leave order out, "
             "or use another strategy."

@@ -16,8 +16,8 @@ from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
 from lightning_ubs.functional.drawing import Replacement, distinct_share
-from lightning_ubs.reading import Observation, Reading
-from lightning_ubs.selection.buffer import LearningQueue
+from lightning_ubs.reading import Observation, Reading, decode
+from lightning_ubs.selection.options import EpochSize
 from lightning_ubs.selection.order import BlockOrder, BlockPlan, Blocks, draws_by_probabilities
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.state import DrawCounts
@@ -25,6 +25,8 @@ from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
 
 STATE_VERSION = 1
 _NO_FAULT = 2**62
+# Batches, and cells of predictions, that are learned together.
+_BATCHES, _CELLS = 32, 2**20
 Share = Callable[[Tensor], Tensor]
 
 
@@ -71,6 +73,40 @@ class Schedule:
         return epoch >= self.start or not strategy.warms_up
 
 
+class LearningQueue:
+    """Batches that wait to be learned.
+
+    A training step empties the caches, so that a few small kernels after each step take many times as long as in a row.
+    The strategy learns batches one by one in their order, so that it makes no difference when.
+
+    Args:
+        learn: takes the number of the first of some batches that follow each other, and their predictions.
+    """
+
+    def __init__(self, learn: Callable[[int, Observation], None]) -> None:
+        self._learn = learn
+        self._waiting: list[tuple[int, Reading]] = []
+
+    def add(self, batch: int, reading: Reading) -> None:
+        """Let a batch wait, until there are enough, or one is left out."""
+        if self._waiting and batch != self._waiting[-1][0] + 1:
+            self.settle()
+        self._waiting.append((batch, reading))
+        if len(self._waiting) >= _BATCHES or len(self._waiting) * reading.raw.numel() >= _CELLS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Learn all that wait."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            batches, readings = zip(*waiting, strict=True)
+            self._learn(batches[0], decode(readings))
+
+    def clear(self) -> None:
+        """Forget all that wait."""
+        self._waiting = []
+
+
 class Selector:
     """Makes each epoch's plan, and gives the strategy what the model predicted for it.
 
@@ -112,6 +148,9 @@ class Selector:
         self.layout: BatchLayout | None = None
         self.order: BlockOrder | None = None
         self.schedule = Schedule(0, 0)
+        self.size: EpochSize | None = None
+        self.num_epochs = 1
+        self.max_epochs: int | None = None
         self._planned_for: BatchLayout | None = None
         self.joined_epoch = 0
         self.pressure = 1.0
@@ -128,11 +167,33 @@ class Selector:
         self._trained: list[bool] = []
         self._queue.clear()
 
-    def lay_out(self, layout: BatchLayout) -> None:
-        """Cut epochs as ``layout`` says."""
-        self.layout = layout
+    def lay_out(self, layout: BatchLayout, size: EpochSize | None = None, num_epochs: int = 1) -> None:
+        """Cut epochs as ``layout`` says, each as long as ``size`` says in a training of ``num_epochs`` epochs."""
+        self.layout, self.size, self.num_epochs = layout, size, num_epochs
         if self._counts_draws and (self.draws is None or len(self.draws) != layout.num_samples):
             self.draws = DrawCounts(layout.num_samples)
+
+    def layout_of(self, epoch: int) -> BatchLayout:
+        """How ``epoch`` is cut."""
+        if self.size is None:
+            return self._layout
+        samples = self.size.samples(epoch, self.num_epochs, self._layout.num_samples)
+        return replace(self._layout, epoch_samples=samples)
+
+    def _first_of(self, epoch: int) -> int:
+        """Where ``epoch`` begins in the sequence of all shuffled passes; a whole epoch is a pass of its own."""
+        if self.size is None:
+            layout = self._layout
+            return epoch * (layout.num_samples if layout.epoch_samples is None else layout.num_draws)
+        n, place = self._layout.num_samples, 0
+        for one in range(epoch + 1):
+            layout = self.layout_of(one)
+            is_whole = layout.epoch_samples == n
+            if is_whole:
+                place = -(-place // n) * n
+            if one < epoch:
+                place += n if is_whole else layout.num_draws
+        return place
 
     def see_dataset(self, dataset: Any) -> None:
         """Find the blocks of the train dataset."""
@@ -145,7 +206,7 @@ class Selector:
 
     def prepare(self, epoch: int, share: Share) -> EpochPlan:
         """Make the plan of ``epoch``, unless it is there; ``share`` lets all ranks agree on P."""
-        layout = self._layout
+        layout = self.layout_of(epoch)
         if self.plan is not None and (self.plan.epoch, self._planned_for) == (epoch, layout):
             return self.plan
         self.settle()
@@ -179,8 +240,7 @@ class Selector:
 
     def request(self, epoch: int) -> EpochRequest:
         """What is asked of the strategy for ``epoch``: as many samples as a plain epoch has, unless batches fill up."""
-        layout = self._layout
-        samples = layout.num_samples if layout.epoch_samples is None else layout.num_draws
+        layout = self.layout_of(epoch)
         return EpochRequest(
             epoch=epoch,
             seed=self.seed,
@@ -188,7 +248,7 @@ class Selector:
             batch_size=layout.global_batch_size,
             count=layout.num_draws,
             full_count=layout.full_draws,
-            first=epoch * samples,
+            first=self._first_of(epoch),
             replacement=self.replacement,
             fills_last=self.fill_last,
         )
@@ -197,7 +257,7 @@ class Selector:
         assert self.probabilities is not None
         request = self.request(epoch)
         if self.order is None:
-            ids, layout = self.strategy.plan_epoch(self.probabilities, request), self._layout
+            ids, layout = self.strategy.plan_epoch(self.probabilities, request), self.layout_of(epoch)
             if self.strategy.decides_size and len(ids) < request.count:
                 layout = replace(layout, epoch_samples=len(ids))
                 ids = ids[: layout.num_draws]
@@ -209,13 +269,14 @@ class Selector:
             return EpochPlan(epoch, ids, layout)
         fill = request.fills_last or getattr(self.strategy, "fill_last", False)
         drawn = self.probabilities if fill or draws_by_probabilities(self.strategy) else None
-        return self.order.plan(epoch, self.seed, self._layout, drawn, fill)
+        return self.order.plan(epoch, self.seed, self.layout_of(epoch), drawn, fill)
 
     def shuffled_plan(self, epoch: int) -> EpochPlan:
         """A plain pass that depends on no prediction; also for readers beside the training."""
+        request, layout = self.request(epoch), self.layout_of(epoch)
         if self.order is not None:
-            return self.order.plan(epoch, self.seed, self._layout, None, False)
-        return EpochPlan(epoch, self.strategy.plain_epoch(self.request(epoch)), self._layout)
+            return self.order.plan(epoch, self.seed, layout, None, False, request.first)
+        return EpochPlan(epoch, self.strategy.plain_epoch(request), layout)
 
     def _visits(self, plan: EpochPlan, ids: Tensor) -> Tensor:
         """Ids of whole batches, where a sample that comes twice in one counts once: repeats become the spare id n."""

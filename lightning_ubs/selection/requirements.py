@@ -20,7 +20,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from lightning_ubs._utils.distributed import gather_objects
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.selection._lightning import own_sampler, sampler_of
+from lightning_ubs.selection._lightning import own_sampler, planned_epochs, sampler_of
+from lightning_ubs.selection.options import EpochSize, Size
 from lightning_ubs.selection.plan import SelectionSampler
 from lightning_ubs.strategies import Strategy
 
@@ -45,10 +46,19 @@ def check_trainer(trainer: Trainer, needs_last_epoch: bool) -> None:
     endless = epochs is None or epochs < 0
     countable = steps >= 0 and trainer.lightning_module.automatic_optimization
     if needs_last_epoch and endless and not countable:
-        reason = "" if steps < 0 else f" and manual optimisation (max_steps={steps} may end any epoch)"
+        reason = "" if steps < 0 else f" and manual optimization (max_steps={steps} may end any epoch)"
         raise SelectionError(
             f"with max_epochs={epochs}{reason} the last epoch, at which selection should end, is unknown; set "
             "max_epochs, or pass BatchSelection(..., end_epoch=...)."
+        )
+
+
+def check_epochs_are_counted(trainer: Trainer, size: Size) -> None:
+    """Refuse epochs of changing size where their number is unknown."""
+    if isinstance(size, EpochSize) and planned_epochs(trainer) is None:
+        raise SelectionError(
+            f"epoch_size={size!r} changes over the epochs, but max_epochs={trainer.max_epochs} does not say how many "
+            "there are; set max_epochs (max_steps may end the training before), or use a share as epoch_size."
         )
 
 

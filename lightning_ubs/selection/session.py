@@ -25,9 +25,14 @@ from lightning_ubs.selection.checkpoint import (
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.loader import follow, unfollow
 from lightning_ubs.selection.options import (
+    WARMUP,
+    EpochSize,
     Memory,
     SaveState,
+    Size,
     check_shard,
+    check_sizes,
+    default_warmup,
     prepare_strategy,
     samples_per_epoch,
     shard_of,
@@ -50,13 +55,13 @@ class Owner(Protocol):
 
     seed: int
     strategy: Strategy
-    warmup_epochs: int
-    given_arguments: dict[str, int | None]
+    given_arguments: dict[str, Any]
+    start_epoch: int
     end_epoch: int | float | None
     labels: Any
     features: Any
     history_dtype: torch.dtype
-    epoch_size: float | int | None
+    epoch_size: Size
     memory: Memory
     loader: LoaderKey | None
     save_state: SaveState
@@ -72,7 +77,7 @@ class Owner(Protocol):
 class Origin(Enum):
     """Where what the strategy knows comes from."""
 
-    NOTHING = "nothing was learnt before this fit"
+    NOTHING = "nothing was learned before this fit"
     PREVIOUS_FIT = "the previous fit of the same trainer"
     CHECKPOINT = "a checkpoint"
 
@@ -123,6 +128,9 @@ class FitSession:
         seam = LoaderSeam.join(trainer, callback.loader, self._take_loader)
         self._exit.callback(seam.leave, callback.loader)
         self._exit.callback(self._release_loader)
+        if self._sizes is not None:
+            _lightning.count_epochs(trainer, self._batches_of)
+            self._exit.callback(_lightning.uncount_epochs, trainer)
         if self._origin is Origin.PREVIOUS_FIT:
             selector.drop_plan()
         else:
@@ -150,13 +158,22 @@ class FitSession:
                 f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
-        last = _lightning.last_epoch(trainer)
+        last = self._last_epoch
+        selector.max_epochs = None if last is None else last + 1
         selector.schedule = Schedule.of(selector.strategy, self._start, self.callback.end_epoch, (last or 0) + 1)
+        self.callback.start_epoch = self._start
         warn_if_nothing_is_selected(selector.strategy, self._start, last)
+        if self._is_shortened:
+            rank_zero_info(
+                f"The warm-up takes {self._warmup} instead of {WARMUP} epochs, so that the second half of this short "
+                f"training is selected; pass warmup_epochs={WARMUP} to keep the usual length."
+            )
         self._phase = Phase.STARTED
         self.random.begin(None if self._loader is None else self._loader.generator)
         self.first_step = trainer.global_step
         self.prepare()
+        if self._lengths_differ:
+            _lightning.end_resumed_epoch(trainer)
         if self._read_early:
             _lightning.restart_loader(trainer)
 
@@ -175,7 +192,7 @@ class FitSession:
             if self.callback.refresh is not None and epoch > 0 and self._loader is not None:
                 self.callback.predict_all(epoch, self._loader)
         plan = self.selector.prepare(epoch, self._share)
-        if self.selector.strategy.decides_size and self._phase is not Phase.WAITING:
+        if self._lengths_differ and self._phase is not Phase.WAITING:
             _lightning.set_epoch_length(self.trainer, len(plan))
         return plan
 
@@ -188,8 +205,11 @@ class FitSession:
         if self._checkpoint is not None:
             warn_if_arguments_changed(self._checkpoint, self.selector, (self.callback.seed, self.seed))
             warn_if_batch_size_changed(self._checkpoint, self.selector)
-            place = self.trainer.current_epoch, batch
-            warn_if_batch_missing(self._checkpoint, *place, int(self.trainer.num_training_batches))
+            epoch = self.trainer.current_epoch
+            before = self.trainer.num_training_batches
+            if self._sizes is not None and epoch > 0:
+                before = _lightning.limited(self.trainer, self._batches_of(epoch - 1))
+            warn_if_batch_missing(self._checkpoint, epoch, batch, int(before))
 
     def own_batch(self, batch: Any) -> Any:
         """The part of a batch that comes from the loader that is selected from."""
@@ -275,10 +295,45 @@ class FitSession:
     @property
     def _start(self) -> int:
         """The first selected epoch."""
-        start = self.callback.given_arguments["start_epoch"]
+        start: int | None = self.callback.given_arguments["start_epoch"]
         if start is not None:
             return start
-        return self.selector.joined_epoch + self.selector.strategy.default_start(self.callback.warmup_epochs)
+        return self.selector.joined_epoch + self.selector.strategy.default_start(self._warmup)
+
+    @property
+    def _warmup(self) -> int:
+        """Shuffled epochs before the first selected one."""
+        given: int | None = self.callback.given_arguments["warmup_epochs"]
+        last = self._last_epoch
+        if given is not None or last is None:
+            return WARMUP if given is None else given
+        return default_warmup(last + 1 - self.selector.joined_epoch)
+
+    @property
+    def _is_shortened(self) -> bool:
+        """Whether selection begins earlier than in a longer training."""
+        given, strategy = self.callback.given_arguments, self.selector.strategy
+        if given["start_epoch"] is not None or given["warmup_epochs"] is not None or not strategy.warms_up:
+            return False
+        return strategy.default_start(self._warmup) < strategy.default_start(WARMUP)
+
+    @property
+    def _last_epoch(self) -> int | None:
+        """The last epoch that will be trained, as far as that is known."""
+        return _lightning.last_epoch(self.trainer, None if self._sizes is None else self._batches_of)
+
+    @property
+    def _lengths_differ(self) -> bool:
+        """Whether epochs have unlike numbers of batches."""
+        return self._sizes is not None or self.selector.strategy.decides_size
+
+    @property
+    def _sizes(self) -> EpochSize | None:
+        size = self.callback.epoch_size
+        return size if isinstance(size, EpochSize) else None
+
+    def _batches_of(self, epoch: int) -> int:
+        return self.selector.layout_of(epoch).num_batches
 
     def _take_loader(self, dataloader: Any) -> DataLoader[Any]:
         """Put the sampler into the train loader; runs before the first sample is drawn."""
@@ -294,6 +349,9 @@ class FitSession:
                 f"an epoch of {samples} samples has no whole batch of {layout.global_batch_size}, and drop_last=True "
                 "drops the rest; use a larger epoch_size, smaller batches, or drop_last=False."
             )
+        epochs = _lightning.planned_epochs(trainer) or 1
+        if self._sizes is not None:
+            check_sizes(self._sizes, epochs, layout)
         selector.see_dataset(dataloader.dataset)
         if self.dataset is None:
             shard = shard_of(self.callback.memory, layout, trainer.strategy.root_device)
@@ -305,7 +363,7 @@ class FitSession:
             )
         self._release_loader()
         self.dataset = dataloader.dataset
-        selector.lay_out(layout)
+        selector.lay_out(layout, self._sizes, epochs)
         own = isinstance(batches.sampler, SelectionSampler)
         sampler = batches.sampler if own else SelectionSampler(dataloader.dataset)
         self._sampler = sampler

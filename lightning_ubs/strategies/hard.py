@@ -22,7 +22,7 @@ class HardImbalance(Strategy):
     In training, that weight times its latest binary cross-entropy, quantized, decides how often it is drawn; the
     pressure stays constant.
 
-    **When to use it.** As a baseline, or where rare labels matter more than noise: it dwells on mislabelled samples.
+    **When to use it.** As a baseline, or where rare labels matter more than noise: it dwells on mislabeled samples.
 
     **What it costs.** One nearest-neighbor search at the start, O(n²d), then one number per sample.
 

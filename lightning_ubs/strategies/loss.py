@@ -28,7 +28,7 @@ class LossBias(LatestScoreStrategy):
     soon is.
 
     **When to use it.** Many rare labels and too few epochs to learn them. It
-    dwells on mislabelled samples, and it costs accuracy where training has converged.
+    dwells on mislabeled samples, and it costs accuracy where training has converged.
 
     **What it costs.** One number per sample.
 

@@ -25,7 +25,7 @@ class UBS(WindowStrategy):
     training set. Heavier samples are drawn more often, at first up to ``s0`` times, at the end not at all.
 
     **When to use it.** Many labels, some of them hard or rare, and enough epochs after the warm-up. It cannot help
-    where every sample is learned easily, and it prefers mislabelled samples as long as they waver.
+    where every sample is learned easily, and it prefers mislabeled samples as long as they waver.
 
     **What it costs.** T numbers per sample and label, a few small kernels per step, one pass over them per epoch.
 

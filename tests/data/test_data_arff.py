@@ -87,7 +87,7 @@ RELATIONS = [
 
 
 @pytest.mark.parametrize(("relation", "expected"), RELATIONS)
-def test_meka_count_is_honoured_with_its_sign(tmp_path, relation, expected):
+def test_meka_count_is_honored_with_its_sign(tmp_path, relation, expected):
     text = (
         f"@relation {relation}\n" + "".join(f"@attribute {name} {{0,1}}\n" for name in "abxyz") + "@data\n1,0,1,0,1\n"
     )

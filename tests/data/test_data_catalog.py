@@ -49,7 +49,7 @@ def test_users_are_told_of_what_is_wrong():
     assert "500 features where the paper has 490" in entry("tmc2007").remark
 
 
-def test_the_catalogue_says_what_is_repaired_what_the_paper_calls_it_and_what_belongs_together():
+def test_the_catalog_says_what_is_repaired_what_the_paper_calls_it_and_what_belongs_together():
     repaired = {known.name: known.repairs for known in ENTRIES if known.repairs}
     assert repaired == {"langlog": "LLOG-F"} | {f"rcv1subset{k}_aligned": f"rcv1subset{k}" for k in SHIFTS}
     assert all(entry(name).defects for name in repaired.values())

@@ -74,7 +74,7 @@ def test_impossible_generator_arguments_are_refused(options):
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_catalogue_tells_the_truth_about_embedded_data(name):
+def test_catalog_tells_the_truth_about_embedded_data(name):
     data, known = load(name), entry(name)
     assert (*data.X.shape, data.Y.shape[1]) == (known.n, known.d, known.q)
     assert data.Y.sum() / known.n == pytest.approx(known.cardinality, abs=5e-4)

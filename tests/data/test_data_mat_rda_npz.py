@@ -136,13 +136,13 @@ def test_rda_with_mostly_zeros_becomes_sparse(tmp_path):
 
 
 def test_rda_factor_is_coded_by_level(tmp_path):
-    colour = pd.Categorical(
+    color = pd.Categorical(
         ["red", "blue", "red", "green", "blue", "red", "red", "red", "red"], ["red", "green", "blue"]
     )
     bit = pd.Categorical([str(value) for value in Y[:, 0]], ["1", "0"])
-    rdata.write_rda(tmp_path / "s.rda", {"set": mldr(X, Y[:, :1], index=[7], colour=colour, bit=bit)})
+    rdata.write_rda(tmp_path / "s.rda", {"set": mldr(X, Y[:, :1], index=[7], color=color, bit=bit)})
     data = read_dataset(tmp_path / "s.rda")
-    assert data.feature_names[-1] == "colour"
+    assert data.feature_names[-1] == "color"
     np.testing.assert_array_equal(data.X[:, -1], [0, 2, 0, 1, 2, 0, 0, 0, 0])
     np.testing.assert_array_equal(data.Y[:, 0], Y[:, 0])
 

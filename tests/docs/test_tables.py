@@ -277,7 +277,7 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
     over = gains[f"{every}: gain in Macro-AUC"]
     assert f"Over {every} UBS is behind by" in models
     lost = {name: behind(over[name]) for name in ("UBS", "UBS batch")}
-    assert f"UBS is behind by {lost['UBS']}, which a correction for six methods does not leave" in models
+    assert f"UBS is behind by {lost['UBS']}, and" in models
     assert f"released code by {lost['UBS batch']}" in models
     evidence = stored_results.evidence(
         [
@@ -287,12 +287,12 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
         ],
         "UBS",
     )
-    assert 0.05 / 6 < evidence.p() < 0.05
+    assert evidence.p() > 0.05
     ranks = rows_of(model_tables.paper_models_summary())[f"{every}: average rank in Macro-AUC"]
     said = f"average rank is {ranks['UBS batch']} of 7, Random's {ranks['Random']}, Balance's {ranks['Balance']};"
     assert f"{said} drawn systematically it is last, {max(ranks.values())}." in words_of("docs/results.md")
     assert ranks["UBS"] == max(ranks.values())
-    assert f"UBS is behind by {lost['UBS']}, which does not survive the correction" in words_of("docs/results.md")
+    assert f"UBS is behind by {lost['UBS']}, which cannot be told from 0" in words_of("docs/results.md")
     for model in ("CLIF", "DELA"):
         scene = {column: float(cell.strip("*")) for column, cell in cells[f"{model}, scene"].items()}
         assert scene["Random"] > scene["UBS, printed"] > scene["Random, printed"]
@@ -308,9 +308,9 @@ def test_with_the_papers_models_no_method_shows_a_gain_as_the_pages_say() -> Non
         r"[+−][\d.]+", stored_results.interval(stored_results.evidence(whole.values(), "UBS", base="UBS batch"))
     )
     assert "cannot be told apart ({}, {} to {})".format(*apart) in words_of("docs/results.md")
-    learnt = {name: runs for name, runs in whole.items() if stored_results.mean(runs["Random"]) > 0.51}
-    assert len(learnt) == len(whole) - 2
-    means = [-np.mean(stored_results.set_gains(learnt, method)) for method in ("UBS", "UBS batch")]
+    learned = {name: runs for name, runs in whole.items() if stored_results.mean(runs["Random"]) > 0.51}
+    assert len(learned) == len(whole) - 2
+    means = [-np.mean(stored_results.set_gains(learned, method)) for method in ("UBS", "UBS batch")]
     ranking = stored_results.mean(whole["clif, cal500"]["Random"], "ranking_loss")
     assert f"its ranking loss with Random is {ranking:.4f};" in models
     assert "without the two cells at chance {:.4f} and {:.4f}.".format(*means) in models

@@ -150,7 +150,7 @@ def test_a_mistake_ends_with_one_sentence(
         (["compare", "-m"], ["-m"]),
         (["data", "lst"], ["data lst", "data list"]),
         (["data", "show"], ["data show NAME"]),
-        (["data", "list", "colour=red"], ["colour=red", "data_dir"]),
+        (["data", "list", "color=red"], ["color=red", "data_dir"]),
     ],
 )
 def test_a_command_that_does_not_exist_ends_with_two(

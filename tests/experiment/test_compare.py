@@ -264,7 +264,8 @@ def test_the_keys_of_one_module_are_those_of_before() -> None:
 
 
 def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
-    settings = {"selections": [UBS()], "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
+    late = BatchSelection(UBS(), warmup_epochs=5)
+    settings = {"selections": {"UBS": late}, "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
     found = quick(tmp_path, module=lambda datamodule: WithTestStep(), data=loaders, **settings)
     assert [(one.fold, one.seed, one.label) for one in found.records] == [
         (0, 3, "Random"), (0, 3, "UBS"), (1, 5, "Random"), (1, 5, "UBS")
@@ -358,7 +359,7 @@ def test_what_cannot_be_is_one_sentence_before_any_run(
     ("changes", "sentence"),
     [
         ({"module": Silent}, r"^monitor='val_auc' is not logged by the module; did you mean val_acc\? It logs"),
-        ({"trainer": QUICK | {"colour": "red"}}, r"^trainer: lightning\.Trainer does not take 'colour'"),
+        ({"trainer": QUICK | {"color": "red"}}, r"^trainer: lightning\.Trainer does not take 'color'"),
         (
             {"module": LogsSteps, "monitor": "step_loss", "mode": "min"},
             r"^monitor='step_loss' is logged in training, .* validation_step logs: val_auc, val_loss\.$",

@@ -64,9 +64,9 @@ def offered(group: str) -> set[str]:
         return set(GlobalHydra.instance().config_loader().get_group_options(group))
 
 
-def test_every_dataset_of_the_catalogue_is_a_choice_and_the_other_way_round() -> None:
+def test_every_dataset_of_the_catalog_is_a_choice_and_the_other_way_round() -> None:
     assert offered("data") == {*names(), "file", "default"}
-    assert choices("data") == ["file"], "a dataset is added in one place, the catalogue"
+    assert choices("data") == ["file"], "a dataset is added in one place, the catalog"
 
 
 def test_help_and_tab_completion_list_the_datasets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -239,6 +239,6 @@ def test_train_takes_own_parts_and_callbacks(
     out = capsys.readouterr().out
     assert "validation, at the best validation epoch" in out
     assert "note: UBS: nothing was selected" in out
-    assert main(["train", *own, *quick, "+colour=red"]) == 1
-    assert "colour=red: there is no key 'colour'" in capsys.readouterr().err
+    assert main(["train", *own, *quick, "+color=red"]) == 1
+    assert "color=red: there is no key 'color'" in capsys.readouterr().err
     assert isinstance(build_selection(compose_train()["selection"] | {"seed": 0}, 0), BatchSelection)

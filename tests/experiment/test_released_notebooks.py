@@ -58,7 +58,7 @@ def test_the_pressure_rises_and_only_selected_epochs_leave_the_order_of_the_file
     assert isinstance(strategy, NotebookUBS)
     assert strategy.measured.correlation is None
     assert selection.uncertainty is not None
-    assert set((selection.uncertainty * 10).round().int().unique().tolist()) <= {1, 3, 5, 7, 9}, "centres of five bins"
+    assert set((selection.uncertainty * 10).round().int().unique().tolist()) <= {1, 3, 5, 7, 9}, "centers of five bins"
 
 
 def test_the_configured_baseline_is_the_notebooks() -> None:

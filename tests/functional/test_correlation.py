@@ -108,7 +108,7 @@ def test_chunking_does_not_change_a_bit(uncertainty: np.ndarray, rows: int) -> N
 
 
 def skewed(n: int, q: int, share: float, bin_: int = 3, seed: int = 0) -> torch.Tensor:
-    """U that lies in one bin with this probability, and depends on its neighbour elsewhere."""
+    """U that lies in one bin with this probability, and depends on its neighbor elsewhere."""
     rng = np.random.default_rng(seed)
     values = rng.random((n, q))
     values[:, 1:] = 0.5 * values[:, 1:] + 0.5 * values[:, :-1]

@@ -65,7 +65,7 @@ def test_depends_on_nothing_but_probabilities_and_generator(replacement: str) ->
 
 
 @pytest.mark.parametrize("replacement", ["batch", "none", "full", "systematic"])
-def test_probabilities_need_not_be_normalised(replacement: str) -> None:
+def test_probabilities_need_not_be_normalized(replacement: str) -> None:
     probs = torch.rand(30, generator=seeded(1), dtype=torch.float64)
     one, other = (draw_plan(p, 3, 5, seeded(2), replacement) for p in (probs, probs * 2**-10))
     assert torch.equal(one, other)

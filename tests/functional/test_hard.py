@@ -45,7 +45,7 @@ def test_imbalance_weights_equal_a_search_by_scikit_learn(neighbours: int, seed:
     np.testing.assert_allclose(got.numpy(), expected, atol=1e-5)
 
 
-def test_neighbours_of_features_far_from_the_origin_are_found_as_well() -> None:
+def test_neighbors_of_features_far_from_the_origin_are_found_as_well() -> None:
     labels, features = imbalanced(300, 5)
     steps = np.round(features * 1024) / 1024  # exact in single precision, there as well as here
     expected = reference.imbalance_weights(labels, steps.astype(np.float64), 5)
@@ -54,17 +54,17 @@ def test_neighbours_of_features_far_from_the_origin_are_found_as_well() -> None:
     np.testing.assert_allclose(far.numpy(), expected, atol=1e-4)
 
 
-def test_neighbours_are_searched_in_more_than_one_block_of_rows() -> None:
+def test_neighbors_are_searched_in_more_than_one_block_of_rows() -> None:
     n = 4200  # more distances than one block holds
     labels, features = imbalanced(n, 3)
     got = imbalance_weights(torch.from_numpy(labels), torch.from_numpy(features))
     np.testing.assert_allclose(got.numpy(), reference.imbalance_weights(labels, features, 5), atol=1e-4)
 
 
-def test_a_set_too_small_for_neighbours_weighs_all_alike() -> None:
+def test_a_set_too_small_for_neighbors_weighs_all_alike() -> None:
     assert imbalance_weights(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 3)).tolist() == [1.0]
     two = imbalance_weights(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.0], [1.0]]), neighbours=5)
-    assert two.tolist() == [1.0, 1.0]  # the only neighbour lacks the rare label: an outlier
+    assert two.tolist() == [1.0, 1.0]  # the only neighbor lacks the rare label: an outlier
 
 
 def test_balanced_labels_have_no_minority() -> None:
@@ -79,7 +79,7 @@ def test_a_label_without_positives_does_not_divide_by_zero() -> None:
     assert torch.isfinite(got).all()
 
 
-def test_a_set_smaller_than_the_neighbourhood_takes_all_others_as_neighbours() -> None:
+def test_a_set_smaller_than_the_neighborhood_takes_all_others_as_neighbors() -> None:
     features = np.random.default_rng(0).random((8, 3)).astype(np.float32)
     labels = np.ones((8, 2), dtype=np.float32)
     labels[2:, 1] = 0

@@ -15,7 +15,7 @@ PROBS = [0.1, 0.0, 0.2, 0.7, 0.0]
 
 
 @pytest.mark.parametrize("block", [2**20, 7])
-def test_neighbouring_draws_follow_the_probabilities_independently(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighboring_draws_follow_the_probabilities_independently(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_DRAWS", block)
     drawn = IndependentDraws(torch.tensor(PROBS, dtype=torch.float64))(30_000, seeded())
     triples = {ids: PROBS[ids[0]] * PROBS[ids[1]] * PROBS[ids[2]] for ids in itertools.product(range(5), repeat=3)}

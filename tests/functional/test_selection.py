@@ -30,7 +30,7 @@ uncertainties = st.tuples(st.integers(1, 20), st.integers(1, 5)).flatmap(
 )
 
 
-def quantiser_index(probabilities: torch.Tensor, pressure: float) -> list[int]:
+def quantizer_index(probabilities: torch.Tensor, pressure: float) -> list[int]:
     """Q read back from P, taken relative to the most likely sample."""
     n = len(probabilities)
     steps = (probabilities.max() / probabilities).log() * n / math.log(pressure)
@@ -43,7 +43,7 @@ def test_golden_example_from_uncertainty_to_probabilities() -> None:
     weights = sample_weights(GOLDEN, matrix)
     assert weights.tolist() == pytest.approx([0, 0.588235, 0.647059, 1], abs=1e-6)
     probabilities = selection_probabilities(weights, 100.0)
-    assert quantiser_index(probabilities, 100.0) == [4, 1, 1, 0]
+    assert quantizer_index(probabilities, 100.0) == [4, 1, 1, 0]
     assert probabilities.tolist() == pytest.approx([0.006088, 0.192534, 0.192534, 0.608844], abs=1e-6)
     assert selection_probabilities(weights, 1.0).tolist() == pytest.approx([0.25] * 4)
     assert probabilities.dtype == torch.float64
@@ -78,9 +78,9 @@ def test_pressure_of_a_single_selected_epoch_is_s0() -> None:
 
 
 @pytest.mark.parametrize(("quantizer", "expected"), [("floor", [0, 1, 2, 3, 5]), ("ceil", [0, 2, 3, 4, 5])])
-def test_golden_quantiser_rounds_down_or_up(quantizer: str, expected: list[int]) -> None:
+def test_golden_quantizer_rounds_down_or_up(quantizer: str, expected: list[int]) -> None:
     weights = torch.tensor([1, 0.75, 0.5, 0.25, 0])
-    assert quantiser_index(selection_probabilities(weights, 100.0, quantizer), 100.0) == expected
+    assert quantizer_index(selection_probabilities(weights, 100.0, quantizer), 100.0) == expected
     assert [reference.quantize(w, 5, quantizer) for w in weights.tolist()] == expected
 
 
@@ -88,7 +88,7 @@ def test_golden_quantiser_rounds_down_or_up(quantizer: str, expected: list[int])
 def test_a_step_that_binary_fractions_miss_is_not_lost(quantizer: str) -> None:
     weights = torch.tensor([k / 10 for k in range(10, 0, -1)], dtype=torch.float64)
     assert math.floor((1 - 0.9) * 10) == 0  # the naive value
-    assert quantiser_index(selection_probabilities(weights, 100.0, quantizer), 100.0) == list(range(10))
+    assert quantizer_index(selection_probabilities(weights, 100.0, quantizer), 100.0) == list(range(10))
 
 
 @pytest.mark.parametrize("pressure", [1.0, 2.0, 100.0, 1e6])

@@ -186,7 +186,7 @@ def test_half_an_epoch_draws_no_sample_twice_and_each_with_its_chance() -> None:
     assert (seen / runs - 0.5).abs().max() < 4.5 * 0.5 / runs**0.5
 
 
-def test_neighbours_in_the_dataset_may_come_together() -> None:
+def test_neighbors_in_the_dataset_may_come_together() -> None:
     generator = seeded(7)
     together = [set(draw_epoch(torch.ones(4), 2, 2, generator, "systematic").tolist()) == {0, 1} for _ in range(600)]
     assert 0.1 < np.mean(together) < 0.24, "one of six pairs"

@@ -182,7 +182,7 @@ def _expected(
         return reference.proportional(list(raw), strategy.smoothing)
     pressure = reference.pressure(epoch, one.selection["warmup_epochs"], end, strategy.s0)
     assert abs(shown["pressure"] - pressure) < 1e-9 * pressure, one
-    # The quantiser is compared on the weights themselves, whose last bits decide on an edge.
+    # The quantizer is compared on the weights themselves, whose last bits decide on an edge.
     return reference.probabilities(shown["weights"].tolist(), pressure, strategy.quantizer)
 
 

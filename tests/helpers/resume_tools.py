@@ -20,6 +20,7 @@ from lightning_ubs import (
     Balance,
     BatchSelection,
     ClassAware,
+    EpochSize,
     EvaluationPass,
     HardImbalance,
     InfoBatch,
@@ -47,6 +48,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
+    "UBS, short epochs first": UBS,
 }
 # 40 samples are five batches of 8, which two processes share evenly.
 OPTIONS = {
@@ -56,6 +58,7 @@ OPTIONS = {
     "ClassAware": {"epoch_size": 40, "unbiased": True},
     "UBS, shorter and unbiased": {"epoch_size": 40, "replacement": "systematic", "unbiased": "annealed"},
     "UBS, evaluated": {"refresh": EvaluationPass()},
+    "UBS, short epochs first": {"epoch_size": EpochSize(40 / 52, 40 / 52, full_last=2)},
 }
 FEATURES, LABELS = 6, 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ from resume_tools import Recorder as Network
 from tiny_training import N, Q, Tiny, Watch, data, fit, loader, trainer
 from torch.utils.data import Subset, TensorDataset
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError
-from lightning_ubs.functional import draw_epoch, expected_distinct, selection_probabilities
+from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError, Weighted
+from lightning_ubs.functional import (
+    draw_epoch,
+    expected_distinct,
+    selection_probabilities,
+    uncertainty_correlation,
+)
 from lightning_ubs.inspection.outlook import epoch_outlooks
 
 COLUMNS = [
@@ -165,11 +171,11 @@ def test_a_checkpoint_can_be_looked_at_without_training(trained: tuple[BatchSele
     assert looked.to_frame()["mean_uncertainty"].to_numpy() == pytest.approx(now.numpy())
     pd.testing.assert_frame_equal(looked.suspicious_labels(9), selection.suspicious_labels(9))
     assert torch.equal(looked.correlation, selection.correlation)
-    unlabelled = BatchSelection(UBS(window=3))
-    unlabelled.load_state_dict(selection.state_dict())
-    assert unlabelled.to_frame()["latest_loss"].isna().all()
+    unlabeled = BatchSelection(UBS(window=3))
+    unlabeled.load_state_dict(selection.state_dict())
+    assert unlabeled.to_frame()["latest_loss"].isna().all()
     with pytest.raises(SelectionError, match=r"true labels .* are not known .*labels=matrix"):
-        unlabelled.suspicious_labels()
+        unlabeled.suspicious_labels()
 
 
 def test_a_fit_after_a_look_at_a_checkpoint_starts_anew(trained: tuple[BatchSelection, Tiny, Watch]) -> None:
@@ -349,6 +355,87 @@ def test_the_schedule_is_a_picture_with_three_curves_that_shades_plain_epochs() 
     ]  # fmt: skip
     assert figure.axes[0].lines[0].get_ydata()[[0, 3, 9]] == pytest.approx([1, 100, 1])
     assert len(figure.axes[0].patches) == 3
+
+
+def test_after_a_fit_the_schedule_needs_no_arguments_and_is_that_of_the_fit() -> None:
+    selection = BatchSelection(UBS())
+    with pytest.raises(
+        SelectionError, match=r"cannot know max_epochs and n; pass plot_schedule\(max_epochs=..., n=..."
+    ):
+        selection.plot_schedule()
+    _, watch, _ = fit(selection, max_epochs=6)
+    outlooks = epoch_outlooks(selection)
+    assert [one.pressure for one in outlooks] == pytest.approx([watch.shown[epoch]["pressure"] for epoch in range(6)])
+    assert [one.selected for one in outlooks] == [False] * 3 + [True] * 3
+    assert outlooks[-1].effective_sample_size == pytest.approx(1 / selection.probabilities.square().sum().item())
+    figure = selection.plot_schedule()
+    assert figure.axes[0].get_title(loc="left") == f"UBS, {N} samples"
+    assert len(epoch_outlooks(selection, max_epochs=20)) == 20
+    assert [one.selected for one in epoch_outlooks(selection, max_epochs=20)].index(True) == 5
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_after_a_fit_every_strategy_shows_its_schedule(name: str) -> None:
+    items = make_data()
+    selection = make_selection(name, features=items.tensors[0])
+    make_trainer(Path(), [selection], max_epochs=4).fit(Network(), make_loader(items))
+    assert len(epoch_outlooks(selection)) == 4
+    selection.plot_schedule()
+
+
+@pytest.mark.parametrize("names", [None, NAMES])
+def test_the_labels_that_were_drawn_are_told_against_a_plain_pass(names: Any) -> None:
+    weights = 1 + 4 * data().tensors[1][:, 1]
+    selection = BatchSelection(Weighted(weights), label_names=names, end_epoch=1.0)
+    module, *_ = fit(selection, max_epochs=6)
+    frame, labels = selection.to_frame("labels"), data().tensors[1]
+    drawn = [i for batches in module.ids().values() for ids in batches for i in ids]
+    assert list(frame.columns) == ["label", "samples", "times_drawn", "plain_times_drawn", "ratio"]
+    assert frame["label"].tolist() == (names or [0, 1, 2])
+    assert frame["samples"].tolist() == labels.sum(0).tolist()
+    assert frame["times_drawn"].tolist() == labels[drawn].sum(0).tolist()
+    assert frame["plain_times_drawn"].to_numpy() == pytest.approx(labels.sum(0).numpy() * len(drawn) / N)
+    assert frame["ratio"].to_numpy() == pytest.approx((frame["times_drawn"] / frame["plain_times_drawn"]).to_numpy())
+    assert frame["ratio"][1] > 1.2
+
+
+def test_a_plain_training_draws_every_label_as_often_as_a_plain_pass() -> None:
+    selection = BatchSelection(Random())
+    fit(selection, max_epochs=3)
+    assert selection.to_frame("labels")["ratio"].to_numpy() == pytest.approx(1)
+
+
+def test_frames_of_something_else_are_refused() -> None:
+    selection = BatchSelection(Random())
+    with pytest.raises(SelectionError, match="has seen no training data yet"):
+        selection.to_frame("labels")
+    fit(selection, train=loader(TensorDataset(data().tensors[0])), module=Unlabeled(), max_epochs=1)
+    with pytest.raises(SelectionError, match=r"labels=matrix"):
+        selection.to_frame("labels")
+    with pytest.raises(ValueError, match="rows='label' is unknown; did you mean 'labels'"):
+        selection.to_frame("label")  # type: ignore[arg-type]
+
+
+class Unlabeled(Tiny):
+    """Needs no labels."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self(batch[0]).square().mean()
+
+
+def test_the_scale_of_the_correlation_does_not_make_structure_of_noise() -> None:
+    """Labels that have nothing in common stay in the dark half of the scale, and what is above chance sets its end."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(N, 8, generator=generator)
+    for u, noisy in ((noise, True), (noise[:, :1].repeat(1, 8), False)):
+        selection = BatchSelection(UBS())
+        fit(selection, max_epochs=2)
+        found = uncertainty_correlation(u)
+        selection.strategy.measured = replace(selection.strategy.measured, correlation=found)
+        image = selection.plot_correlation().axes[0].images[0]
+        shown = image.get_array().compressed() / image.get_clim()[1]
+        assert (np.median(shown) < 0.4) == noisy
+        assert (shown.max() == 1) == (not noisy)
 
 
 def test_a_schedule_of_nonsense_is_refused() -> None:

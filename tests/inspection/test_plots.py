@@ -29,7 +29,7 @@ def test_the_diagonal_of_a_correlation_is_left_out_and_the_callers_matrix_is_not
     assert matrix[0, 0] == 1
 
 
-def test_a_difference_gets_diverging_colours_and_many_labels_no_names() -> None:
+def test_a_difference_gets_diverging_colors_and_many_labels_no_names() -> None:
     figure = plot_correlation(np.zeros((30, 30)), [str(i) for i in range(30)], limits=(-1, 1))
     assert figure.axes[0].images[0].get_cmap().name == "PuOr_r"
     assert figure.axes[0].get_xlabel() == "Label"

@@ -41,7 +41,7 @@ def test_hand_values_of_the_graph_and_the_link_loss() -> None:
     assert float(link_loss(torch.eye(3), adjacency)) == pytest.approx(0.248457, abs=2e-6)
 
 
-def test_a_label_that_never_occurs_has_no_neighbours() -> None:
+def test_a_label_that_never_occurs_has_no_neighbors() -> None:
     adjacency = label_graph(torch.tensor([[1, 0, 1], [1, 0, 0]]))
     assert adjacency.isfinite().all()
     assert (adjacency[1] == 0).all()

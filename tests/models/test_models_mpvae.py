@@ -63,7 +63,7 @@ def test_divergence_is_torchs_own() -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 4), st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
-def test_factorised_losses_equal_the_naive_ones(seed: int, samples: int, rows: int, labels: int) -> None:
+def test_factorized_losses_equal_the_naive_ones(seed: int, samples: int, rows: int, labels: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     probs = torch.rand(samples, rows, labels, generator=generator)
     y = (torch.rand(rows, labels, generator=generator) < 0.5).float()

@@ -90,7 +90,7 @@ def test_numbers_in_between_are_mixed_unless_smoothing_explains_them() -> None:
     assert not has_mixed_values(torch.tensor([0, 1, 2]))
 
 
-def test_the_two_halves_of_a_mixup_are_recognised() -> None:
+def test_the_two_halves_of_a_mixup_are_recognized() -> None:
     order = torch.tensor([2, 0, 3, 1])
     assert are_rows_permuted(Y, Y[order]) is True
     assert are_rows_permuted(CLASSES, CLASSES[order]) is True

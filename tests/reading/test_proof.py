@@ -383,7 +383,7 @@ def test_what_is_not_clearly_of_the_labels_is_refused_unless_it_is_returned(way:
         assert_true_head(module, train(module))
 
 
-class Unlabelled(Step):
+class Unlabeled(Step):
     """Pseudo-labels of a second loader count besides those of the first."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -395,13 +395,13 @@ class Unlabelled(Step):
         return bce(guess, pseudo) + asymmetric(logits, y)
 
 
-def test_predictions_of_an_unlabelled_batch_are_not_taken_for_those_of_the_labelled_one() -> None:
+def test_predictions_of_an_unlabeled_batch_are_not_taken_for_those_of_the_labeled_one() -> None:
     from tiny_training import trainer
 
     from lightning_ubs import BatchSelection
 
     torch.manual_seed(0)
-    module, strategy = Unlabelled(), Keeping()
+    module, strategy = Unlabeled(), Keeping()
     made = trainer(BatchSelection(strategy, warmup_epochs=1, loader="l"), max_epochs=2)
     made.fit(module, {"l": loader(batch_size=21), "u": loader(data(seed=5), batch_size=21)})
     assert_read(module, strategy)

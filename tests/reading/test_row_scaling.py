@@ -144,7 +144,7 @@ LOSSES: dict[str, Loss] = {
     "mean over samples first": lambda net, x, y: bce(net(x), y, reduction="none").mean(0).sum(),
     "one label after the other": per_label,
     "one loss per sample": lambda net, x, y: bce(net(x), y, reduction="none").sum(1).mean(),
-    "a learnt temperature": lambda net, x, y: bce(net(x) * net.temperature, y) + brier(net(x), y),
+    "a learned temperature": lambda net, x, y: bce(net(x) * net.temperature, y) + brier(net(x), y),
     "predictions of predictions": lambda net, x, y: (lambda z: bce(z, y) + bce(net.other(z.tanh()), y))(net(x)),
     "sums of products": lambda net, x, y: -torch.einsum("bq,bq->", F.logsigmoid(net(x)), y),
     "product of flat tensors": lambda net, x, y: -torch.dot(F.logsigmoid(net(x)).flatten(), y.flatten()),
@@ -225,7 +225,7 @@ def crops(net: Net, x: Tensor, y: Tensor) -> Tensor:
     return bce(net(torch.cat([x, x + 1])), torch.cat([y, y]))
 
 
-def learnt_weights(net: Net, x: Tensor, y: Tensor) -> Tensor:
+def learned_weights(net: Net, x: Tensor, y: Tensor) -> Tensor:
     """What a parameter that scales the whole loss learns depends on the samples."""
     return bce(net(x), y) * net.temperature
 
@@ -275,7 +275,7 @@ def test_a_loss_without_any_row_per_sample_is_refused_even_if_a_rest_is_accepted
 def test_a_parameter_that_learns_from_the_value_of_the_loss_is_named() -> None:
     net, x = Net(), torch.randn(B, 5)
     with pytest.raises(SelectionError, match=r"^\d+(\.\d+)? % of the gradient does not pass"):
-        RowScaling().start(learnt_weights(net, x, Y), WEIGHTS)
+        RowScaling().start(learned_weights(net, x, Y), WEIGHTS)
 
 
 def test_a_penalty_on_weights_depends_on_no_sample_and_counts_as_ever() -> None:

@@ -269,7 +269,7 @@ def test_a_line_says_why_predictions_are_read_from_a_module() -> None:
 
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize(
-    ("given", "learnt", "shown", "expected"),
+    ("given", "learned", "shown", "expected"),
     [
         (None, "", lambda z: z, torch.sigmoid),
         (None, "probs", lambda z: z, torch.sigmoid),
@@ -281,11 +281,11 @@ def test_a_line_says_why_predictions_are_read_from_a_module() -> None:
     ],
 )
 def test_an_evaluation_pass_gives_probabilities_of_what_it_returned(
-    given: Any, learnt: str, shown: Any, expected: Any, samples: int
+    given: Any, learned: str, shown: Any, expected: Any, samples: int
 ) -> None:
     module, watching = Module(), observer(kind=given)
     watching.attach(module)
-    watching.kind = learnt
+    watching.kind = learned
     logits = [module(X), module(2 * X)][:samples]
     probs, targets = watching.read_evaluation(PLAN, 0, module, [shown(z) for z in logits], (X, Y))
     torch.testing.assert_close(probs, torch.stack([expected(z.detach()) for z in logits]))

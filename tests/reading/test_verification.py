@@ -1,4 +1,4 @@
-"""Ids are verified, not believed: a batch that is not the planned one stops the run before anything is learnt."""
+"""Ids are verified, not believed: a batch that is not the planned one stops the run before anything is learned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(module: Tiny | None = None, train: Any = None, **options: Any) -> st
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with pytest.raises(SelectionError) as error:
         fit(BatchSelection(options.pop("strategy", UBS()), warmup_epochs=1, **options), module, train, max_epochs=3)
-    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items()), "nothing was learnt"
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items()), "nothing was learned"
     return str(error.value)
 
 

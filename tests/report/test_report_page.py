@@ -373,9 +373,9 @@ BLINDNESS = {
 }
 
 
-def lab(colour: str, sight: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    """CIE Lab of an sRGB colour as seen with a kind of colour blindness."""
-    values = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+def lab(color: str, sight: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """CIE Lab of an sRGB color as seen with a kind of color blindness."""
+    values = np.array([int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ np.clip(sight @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
@@ -384,8 +384,8 @@ def lab(colour: str, sight: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("sight", BLINDNESS)
-@pytest.mark.parametrize("tone", ["colour", "dark"])
-def test_colours_of_methods_stay_apart_for_colour_blind_readers(sight: str, tone: str) -> None:
+@pytest.mark.parametrize("tone", ["color", "dark"])
+def test_colors_of_methods_stay_apart_for_color_blind_readers(sight: str, tone: str) -> None:
     looks = {row.key: row.look for row in METHODS if row.paper}
     seen = {name: lab(getattr(look, tone), BLINDNESS[sight]) for name, look in looks.items()}
     for one, other in itertools.combinations(seen, 2):

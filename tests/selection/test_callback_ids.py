@@ -93,7 +93,7 @@ def test_batches_of_one_and_batches_larger_than_the_set(batch_size: int) -> None
     assert_ids_are_planned(module, watch, 3, -(-N // batch_size))
 
 
-def test_ids_are_those_of_the_plan_with_manual_optimisation() -> None:
+def test_ids_are_those_of_the_plan_with_manual_optimization() -> None:
     class Manual(Tiny):
         def __init__(self) -> None:
             super().__init__()
@@ -112,7 +112,7 @@ def test_ids_are_those_of_the_plan_with_manual_optimisation() -> None:
     assert (chosen.strategy.memory.visits[:N] > 0).any()
 
 
-def test_ids_are_those_of_the_plan_when_the_optimiser_asks_for_the_loss_again() -> None:
+def test_ids_are_those_of_the_plan_when_the_optimizer_asks_for_the_loss_again() -> None:
     class Repeated(Tiny):
         def configure_optimizers(self) -> Any:
             return torch.optim.LBFGS(self.parameters(), lr=0.01, max_iter=3)
@@ -264,7 +264,7 @@ def test_a_second_fit_begins_anew() -> None:
     assert watch.plans == again.plans
 
 
-def test_fitting_on_goes_on_with_what_was_learnt() -> None:
+def test_fitting_on_goes_on_with_what_was_learned() -> None:
     whole, _, _ = fit(selection(end_epoch=5), seeded_module(), max_epochs=6)
     chosen, module = selection(end_epoch=5), seeded_module()
     _, _, made = fit(chosen, module, max_epochs=3)

@@ -21,9 +21,9 @@ def chosen(**options: Any) -> BatchSelection:
 class Own(DataLoader[Any]):
     """A user's loader with an argument of its own."""
 
-    def __init__(self, dataset: Any, flavour: str = "plain", **options: Any) -> None:
+    def __init__(self, dataset: Any, flavor: str = "plain", **options: Any) -> None:
         super().__init__(dataset, **options)
-        self.flavour = flavour
+        self.flavor = flavor
 
 
 def test_the_dataset_is_the_users_object_and_is_not_wrapped() -> None:
@@ -50,7 +50,7 @@ def test_the_loader_keeps_its_options() -> None:
 
 
 def test_a_loader_class_of_the_users_own_is_kept() -> None:
-    train = Own(data(), flavour="own", batch_size=8, shuffle=True)
+    train = Own(data(), flavor="own", batch_size=8, shuffle=True)
     module, watch, made = fit(chosen(), train=train)
     assert type(made.train_dataloader) is Own
     assert module.ids() == watch.plans
@@ -65,7 +65,7 @@ def test_a_loader_class_with_arguments_of_its_own_is_kept_with_them() -> None:
     made = trainer(selection)
     made.fit(Tiny(), datamodule=Module())
     assert made.train_dataloader is not None
-    assert (type(made.train_dataloader), made.train_dataloader.flavour) == (Own, "own")
+    assert (type(made.train_dataloader), made.train_dataloader.flavor) == (Own, "own")
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

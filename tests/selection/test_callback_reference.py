@@ -70,7 +70,7 @@ STRATEGIES = {
     "recency": RecencyBias,
     "recency with correlation": lambda: RecencyBias(correlation="mutual_information"),
     "active": ActiveBias,
-    "active quantised with correlation": lambda: ActiveBias(mode="quantized", correlation="mutual_information"),
+    "active quantized with correlation": lambda: ActiveBias(mode="quantized", correlation="mutual_information"),
 }
 
 

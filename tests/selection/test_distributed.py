@@ -194,7 +194,7 @@ def test_processes_whose_ids_would_differ_are_refused_before_anything_is_trained
     for rank in read(clock / case):
         assert rank["failed"] is not None
         assert re.search(words, rank["failed"])
-        assert len(rank["seen"]) <= (case == "sorted"), "nothing was learnt"
+        assert len(rank["seen"]) <= (case == "sorted"), "nothing was learned"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Batches are learnt together, and nobody can tell."""
+"""Batches are learned together, and nobody can tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_ubs import UBS, BatchSelection, HardImbalance, LossBias
 from lightning_ubs.reading.predictions import Kind, to_probabilities
-from lightning_ubs.selection import buffer as learning
+from lightning_ubs.selection import planner as learning
 
 
 def of_a_training(strategy: Any = UBS, module: type[Tiny] = Tiny, **options: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("strategy", [UBS, LossBias, HardImbalance])
 @pytest.mark.parametrize("together", [1, 2, 100])
-def test_how_many_batches_are_learnt_together_changes_no_bit(
+def test_how_many_batches_are_learned_together_changes_no_bit(
     strategy: Any, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = of_a_training(strategy)
@@ -38,7 +38,7 @@ def test_how_many_batches_are_learnt_together_changes_no_bit(
     assert same(of_a_training(strategy), usual)
 
 
-def test_a_training_that_stops_in_mid_epoch_has_learnt_every_step() -> None:
+def test_a_training_that_stops_in_mid_epoch_has_learned_every_step() -> None:
     state = of_a_training(max_steps=8)
     assert state["batch"] == 2
     assert int(state["strategy_state"]["visits"].sum()) == N + 2 * 8

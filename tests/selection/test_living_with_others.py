@@ -110,7 +110,7 @@ class Normalized(Recorder):
         self.net = torch.nn.Sequential(self.net, torch.nn.BatchNorm1d(self.net[-1].out_features))
 
 
-def test_the_pass_for_batch_norm_after_weight_averaging_is_not_learnt_from(tmp_path):
+def test_the_pass_for_batch_norm_after_weight_averaging_is_not_learned_from(tmp_path):
     """Lightning adds an epoch that only runs forward, with weights that were never trained."""
     average = StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=3)
     trainer, module, selection, check = fit(tmp_path, Normalized(), callbacks=[average])
@@ -167,7 +167,7 @@ def test_two_fits_in_a_row_with_one_callback_are_two_equal_runs(tmp_path):
     assert torch.equal(weights_of(first), weights_of(second))
 
 
-def test_one_trainer_that_goes_on_keeps_what_was_learnt(tmp_path):
+def test_one_trainer_that_goes_on_keeps_what_was_learned(tmp_path):
     selection, module = make_selection(end_epoch=8), Recorder()
     trainer = make_trainer(tmp_path, [selection, PlanCheck(selection)])
     trainer.fit(module, datamodule=Data())

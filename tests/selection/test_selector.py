@@ -402,7 +402,7 @@ def test_only_a_filled_last_batch_of_a_selected_epoch_is_full(options: dict[str,
     assert [len(batch) for batch in selector.plan] == [4, 4, last]
 
 
-def test_predictions_on_another_device_are_learnt_there_without_waiting_for_it() -> None:
+def test_predictions_on_another_device_are_learned_there_without_waiting_for_it() -> None:
     selector = make()
     plan = selector.prepare(0, alone)
     for k in range(3):
@@ -433,8 +433,8 @@ def test_a_state_that_does_not_say_when_selection_joined_joined_at_the_start() -
 
 def test_only_plain_arguments_of_a_strategy_are_saved() -> None:
     class Listed(Random):
-        def __init__(self, share: float = 0.5, favourites: tuple[int, ...] = (1, 2), name: str | None = None) -> None:
+        def __init__(self, share: float = 0.5, favorites: tuple[int, ...] = (1, 2), name: str | None = None) -> None:
             super().__init__()
-            self.share, self.favourites, self.name = share, favourites, name
+            self.share, self.favorites, self.name = share, favorites, name
 
     assert make(Listed()).state_dict()["arguments"] == {"share": "0.5", "name": "None"}

@@ -305,8 +305,55 @@ def test_the_first_selected_epoch_is_named_in_one_way_only() -> None:
         BatchSelection(warmup_epochs=9, start_epoch=2)
     assert BatchSelection().warmup_epochs == BatchSelection().start_epoch == 5
     assert BatchSelection(start_epoch=2).start_epoch == 2
-    assert "warmup_epochs=5" in repr(BatchSelection())
+    assert "warmup_epochs=5" in repr(BatchSelection(warmup_epochs=5))
     assert "warmup_epochs" not in repr(BatchSelection(start_epoch=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "selected"),
+    [
+        ({"max_epochs": 2}, 1),
+        ({"max_epochs": 5}, 2),
+        ({"max_epochs": 9}, 4),
+        ({"max_epochs": 10}, 5),
+        ({"max_epochs": 12}, 5),
+        ({"max_epochs": 100, "max_steps": 24}, 2),
+    ],
+)
+def test_a_short_training_warms_up_for_at_most_half_of_it_and_says_so(
+    options: dict[str, Any], selected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    selection = BatchSelection(UBS(s0=100))
+    caplog.set_level("INFO")
+    _, watch, _ = fit(selection, **options)
+    pressures = [shown["pressure"] for _, shown in sorted(watch.shown.items())]
+    assert [pressure > 1 for pressure in pressures[: selected + 1]] == [False] * selected + [True]
+    assert selection.start_epoch == selected
+    told = [one for one in caplog.messages if "The warm-up takes" in one]
+    assert told == (
+        []
+        if selected == 5
+        else [
+            f"The warm-up takes {selected} instead of 5 epochs, so that the second half of this short training is "
+            "selected; pass warmup_epochs=5 to keep the usual length."
+        ]
+    )
+
+
+@pytest.mark.parametrize("given", [{"warmup_epochs": 5}, {"start_epoch": 5}])
+def test_a_warm_up_that_the_user_chose_stays(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with pytest.warns(UserWarning, match="warm-up of 5 epochs is not over"):
+        fit(BatchSelection(UBS(), **given), max_epochs=4)
+    assert "The warm-up takes" not in caplog.text
+
+
+def test_an_explicit_start_is_the_start_of_the_next_fit_as_well() -> None:
+    selection = BatchSelection(UBS())
+    fit(selection, max_epochs=4)
+    assert selection.start_epoch == 2
+    fit(selection, max_epochs=12)
+    assert selection.start_epoch == 5
 
 
 def test_arguments_after_the_seed_are_given_by_name() -> None:

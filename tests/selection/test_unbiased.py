@@ -343,7 +343,7 @@ def test_what_has_no_row_per_sample_is_refused_before_anything_is_trained_unless
 
 
 class Bare(NoBias):
-    """Optimises by hand, past Lightning."""
+    """Optimizes by hand, past Lightning."""
 
     def __init__(self, backward: str, wrapped: bool = True) -> None:
         super().__init__()

@@ -164,7 +164,7 @@ def spreads(visits: Visits, ddof: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("correlation", [None, "mutual_information"])
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_quantised_active_bias_equals_the_reference_over_the_whole_history(
+def test_quantized_active_bias_equals_the_reference_over_the_whole_history(
     visits: Visits, correlation: Any, ddof: int
 ) -> None:
     strategy = trained(ActiveBias(mode="quantized", correlation=correlation, ddof=ddof), visits)

@@ -1,4 +1,4 @@
-"""R's binary serialisation (``RDX2``, ``RDX3``), read as a stream.
+"""R's binary serialization (``RDX2``, ``RDX3``), read as a stream.
 
 R writes every zero of a sparse data frame. Each numeric vector is therefore reduced to its non-zero entries as it is
 read, so that a file of gigabytes of zeros fits into little memory. Nothing in the file is evaluated.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours that the page replaces by its own variables, so that one figure is legible on light and on dark.
+# Colors that the page replaces by its own variables, so that one figure is legible on light and on dark.
 INK, MUTED, GRID, PAPER = "#1d2733", "#5d6875", MISSING, "#fefefe"
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "none"}
 

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def rank_plot(test: RankTest, colours: Mapping[str, str]) -> Plot:
+def rank_plot(test: RankTest, colors: Mapping[str, str]) -> Plot:
     """One diagram; a bar joins methods whose difference is not significant at 0.05."""
     order = sorted(zip(test.ranks.tolist(), test.units.methods, strict=True))
     alt = f"Critical-difference diagram, mean ranks: {', '.join(f'{name} {rank:.2f}' for rank, name in order)}; "
     alt += f"critical difference {test.critical_difference:.2f}."
     title = f"{test.units.metric.title}, {test.units.model}"
     name = slug("critical-difference", test.units.metric.key, test.units.model)
-    return Plot(name, title, alt, partial(_figure, test, colours))
+    return Plot(name, title, alt, partial(_figure, test, colors))
 
 
-def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
+def _figure(test: RankTest, colors: Mapping[str, str]) -> Figure:
     names = list(test.units.methods)
     pandas, posthocs = optional_import("pandas"), optional_import("scikit_posthocs")
     heading = f"{test.units.metric.title}, {clip(test.units.model)}"
@@ -39,7 +39,7 @@ def _figure(test: RankTest, colours: Mapping[str, str]) -> Figure:
         ax=axes,
         label_fmt_left="{label}",
         label_fmt_right="{label}",
-        color_palette={key: colours[name] for key, name in zip(keys, names, strict=True)},
+        color_palette={key: colors[name] for key, name in zip(keys, names, strict=True)},
         crossbar_props={"color": INK, "linewidth": 3, "marker": None},
         elbow_props={"linewidth": 1.4},
         marker_props={"s": 26},

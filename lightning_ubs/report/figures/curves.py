@@ -64,10 +64,10 @@ def _figure(lines: Mapping[Method, Line], drawn: Sequence[Method], title: str) -
     for method, (epochs, mean, spread) in lines.items():
         style = look[method]
         axes.plot(
-            epochs, mean, color=style.colour, linestyle=style.dash, linewidth=style.width, label=clip(method.label)
+            epochs, mean, color=style.color, linestyle=style.dash, linewidth=style.width, label=clip(method.label)
         )
         if spread.any():
-            axes.fill_between(epochs, mean - spread, mean + spread, color=style.colour, alpha=0.13, linewidth=0)
+            axes.fill_between(epochs, mean - spread, mean + spread, color=style.color, alpha=0.13, linewidth=0)
     axes.set_xlabel("Epoch")
     axes.margins(x=0.02)
     add_legend(figure, names)

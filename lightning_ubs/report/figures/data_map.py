@@ -1,4 +1,4 @@
-"""A map of the training samples: mean uncertainty against fluctuation, coloured by how often selected."""
+"""A map of the training samples: mean uncertainty against fluctuation, colored by how often selected."""
 
 from __future__ import annotations
 

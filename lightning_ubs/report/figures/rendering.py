@@ -34,8 +34,8 @@ def for_page(svg: str, alt: str, theme: dict[str, str]) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r'<g id="[A-Za-z0-9.]+_\d+"', "<g", body)
-    for colour, variable in theme.items():
-        body = body.replace(colour, variable)
+    for color, variable in theme.items():
+        body = body.replace(color, variable)
     return re.sub(
         r"<svg ([^>]*?)>",
         lambda match: f'<svg role="img" aria-label="{escape(alt)}" {_without_size(match[1])}>',

@@ -48,12 +48,12 @@ def _figure(curves: Curves, methods: Sequence[Method], cost: str, label: str, ti
             [float(np.mean(getattr(point, cost))) for point in points],
             [float(np.mean(point.values)) for point in points],
             yerr=[_half_interval(point.evidence) for point in points],
-            color=style.colour,
+            color=style.color,
             linestyle=style.dash,
             linewidth=style.width,
             marker="o",
             markersize=4,
-            ecolor=(style.colour, 0.4),  # bars behind, curves before
+            ecolor=(style.color, 0.4),  # bars behind, curves before
             capsize=2.5,
             elinewidth=1,
             label=clip(method.label),

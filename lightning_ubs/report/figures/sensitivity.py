@@ -20,7 +20,7 @@ from lightning_ubs.report.results import Array, Results
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOUR = next(row.look.colour for row in METHODS if row.key == REFERENCE)
+_COLOR = next(row.look.color for row in METHODS if row.key == REFERENCE)
 
 
 def lambda_plots(material: Material) -> Iterator[Plot]:
@@ -62,7 +62,7 @@ def grid_plots(material: Material) -> Iterator[Plot]:
 def _lambda_figure(points: Array, title: str, metric: Metric) -> Figure:
     values, means, spreads = points.T
     figure, axes = new_figure(title, left=0.8)
-    axes.errorbar(values, means, yerr=np.nan_to_num(spreads), color=_COLOUR, marker="o", markersize=5, capsize=3)
+    axes.errorbar(values, means, yerr=np.nan_to_num(spreads), color=_COLOR, marker="o", markersize=5, capsize=3)
     axes.set_xlabel("λ1 (0: entropy only, 1: fluctuation only)")
     axes.set_ylabel(clip(metric.title, 24))
     return figure
@@ -75,8 +75,8 @@ def _grid_figure(grid: Array, pressures: Sequence[float], windows: Sequence[floa
     middle = (float(np.nanmin(grid)) + float(np.nanmax(grid))) / 2
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
-            colour = "white" if value < middle else "black"
-            axes.text(column, row, f"{value:.4f}", ha="center", va="center", fontsize=8, color=colour)
+            color = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.4f}", ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(pressures)), [f"{value:g}" for value in pressures])
     axes.set_yticks(range(len(windows)), [f"{value:g}" for value in windows])
     axes.grid(visible=False)

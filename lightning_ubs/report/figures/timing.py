@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def time_plots(material: Material) -> Iterator[Plot]:
-    """One plot per data and model: median seconds per epoch, the selection's share in full colour."""
+    """One plot per data and model: median seconds per epoch, the selection's share in full color."""
     results = material.results
     for data, model in results.settings():
         times = {method: _median_times(results, method, data, model) for method in results.drawn}
@@ -35,8 +35,8 @@ def _figure(times: Mapping[Method, tuple[float, float]], drawn: Sequence[Method]
     names = [clip(method.label) for method in times]
     figure, axes = new_figure(title, height=0.95 + 0.36 * len(times), left=name_width(names))
     for row, (method, (total, selection)) in enumerate(times.items()):
-        axes.barh(row, total, color=look[method].colour, alpha=0.35, height=0.62)
-        axes.barh(row, selection, left=total - selection, color=look[method].colour, height=0.62)
+        axes.barh(row, total, color=look[method].color, alpha=0.35, height=0.62)
+        axes.barh(row, selection, left=total - selection, color=look[method].color, height=0.62)
         axes.annotate(
             f"{total:.3g} s", (total, row), (5, 0), textcoords="offset points", va="center", color=INK, fontsize=8.5
         )
