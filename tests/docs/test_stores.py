@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import tables  # noqa: E402
 
 COMMAND = re.compile(r"^lightning-ubs compare (.*results=docs/results/(\w+))$", re.MULTILINE)
-# Stores with runs of a dataset that is not in the catalogue.
+# Stores with runs of a dataset that is not in the catalog.
 BY_HAND = ("alternatives", "alternatives_settings", "short")
 STORES = sorted(path.parent.name for path in (ROOT / "docs" / "results").glob("*/runs.jsonl*"))
 

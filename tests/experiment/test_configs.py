@@ -195,7 +195,7 @@ FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0], "alternatives_setti
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
 EPOCHS |= {"alternatives_settings": {40, 80}, "alternatives": {20, 40, 80}, "short": {10, 20}}
-# The one dataset of the experiments that is not in the catalogue; they call it data=file.
+# The one dataset of the experiments that is not in the catalog; they call it data=file.
 BY_HAND = "stackex_chess"
 # How the paper's own experiments draw.
 PAPER = ("paper_table", "ablation", "lambda_sensitivity", "grid_s0_T", "convergence", "correlation_drift", "time")
