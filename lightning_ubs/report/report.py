@@ -132,6 +132,7 @@ def build_report(
     formats: str | Sequence[str] = DEFAULT_FORMATS,
     metrics: str | Sequence[str] | None = None,
     margin: float | None = None,
+    command: str = "",
 ) -> Path:
     """Write the report of a results folder.
 
@@ -145,6 +146,7 @@ def build_report(
         metrics: Which to show, such as ``["macro_auc", "one_error"]``; default: the paper's three and macro average
             precision of the built-in models, and every metric of your own.
         margin: Differences that do not matter: up to it two methods count as equal, and a cheaper training as no worse.
+        command: What was typed to get here, for the page.
 
     Returns:
         The path of ``index.html``, or the output folder if ``html`` is not among the formats.
@@ -157,7 +159,7 @@ def build_report(
     metrics = [metrics] if isinstance(metrics, str) else metrics
     folder = Path(output) if output is not None else Path(results) / "report"
     found = load_results(Path(results), metrics)
-    return Report(found, margin, title, Path(paper) if paper is not None else None).write(folder, formats)
+    return Report(found, margin, title, Path(paper) if paper is not None else None, command).write(folder, formats)
 
 
 def checked_formats(formats: str | Sequence[str]) -> list[str]:
