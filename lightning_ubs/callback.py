@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection import frame, outlook

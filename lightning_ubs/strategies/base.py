@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs._utils.arguments import call_repr
+from lightning_ubs._utils.checks import call_repr
 from lightning_ubs.functional import draw_epoch, expected_distinct, importance_weights, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.state import Shard
