@@ -224,6 +224,10 @@ class Strategy(ABC):
         """U, (n, q) float32 (or the rows of ``shard``), from the predictions known now, if the strategy has one."""
         return None
 
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The last T predictions (n, T, q) float32, oldest first, and how many of them are valid (n,), if kept."""
+        return None
+
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """What is known of each sample, (n,) each, NaN where it is not: columns of :meth:`BatchSelection.to_frame`.
 
