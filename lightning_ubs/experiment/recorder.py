@@ -20,13 +20,16 @@ from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError, SelectionError
 from lightning_ubs.experiment.config import digest
-from lightning_ubs.experiment.direction import direction
 from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
 from lightning_ubs.experiment.run import versions
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
+<<<<<<< HEAD
 from lightning_ubs.inspection.frame import label_draws
 from lightning_ubs.metrics import frequency_thirds
+=======
+from lightning_ubs.metrics import direction
+>>>>>>> main
 from lightning_ubs.selection._lightning import callbacks_of
 from lightning_ubs.strategies import Random
 

@@ -114,6 +114,18 @@ def label_draws(labels: Tensor, times: Tensor | None) -> tuple[Tensor, Tensor, T
     return samples, drawn, samples * (times.sum() / n)
 
 
+def history(selection: Inspected) -> tuple[Tensor, Tensor]:
+    """The window of predictions of each sample; see :meth:`BatchSelection.history`."""
+    known_samples(selection)
+    kept = selection.strategy.prediction_history()
+    if kept is None:
+        way = "keeps no history of predictions; use UBS, RecencyBias or D2ACE."
+        if hasattr(selection.strategy, "window"):
+            way = "has seen no predictions yet; train at least one step, and save checkpoints with save_state='full'."
+        raise SelectionError(f"{selection.strategy!r} {way}")
+    return kept
+
+
 def plot_data_map(selection: Inspected, label: str | int | None = None) -> Figure:
     """A scatter plot of the samples; see :meth:`BatchSelection.plot_data_map`."""
     n, told = known_samples(selection), sample_columns(selection)

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import load, names
-from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
