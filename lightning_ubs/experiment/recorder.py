@@ -24,12 +24,8 @@ from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
 from lightning_ubs.experiment.run import versions
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
-<<<<<<< HEAD
 from lightning_ubs.inspection.frame import label_draws
-from lightning_ubs.metrics import frequency_thirds
-=======
-from lightning_ubs.metrics import direction
->>>>>>> main
+from lightning_ubs.metrics import direction, frequency_thirds
 from lightning_ubs.selection._lightning import callbacks_of
 from lightning_ubs.strategies import Random
 
