@@ -233,7 +233,7 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("lightning_ubs", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [
         sys.executable,
