@@ -19,7 +19,7 @@ from resume_tools import Recorder as Network
 from tiny_training import N, Q, Tiny, Watch, data, fit, loader, trainer
 from torch.utils.data import Subset, TensorDataset
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError, Weighted
+from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError, Strategy, Weighted
 from lightning_ubs.functional import (
     draw_epoch,
     expected_distinct,
@@ -529,3 +529,36 @@ def test_the_page_about_looking_inside_runs_as_printed(tmp_path: Path, monkeypat
         exec(block, {})
     made = {"schedule.png", "samples.csv", "data_map.png", "threes.png", "correlation.png", "last.ckpt", "results"}
     assert made <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_history_is_what_the_last_steps_predicted_oldest_first(trained: tuple[BatchSelection, Tiny, Watch]) -> None:
+    selection, module, _ = trained
+    values, counts = selection.history()
+    assert (values.shape, values.dtype, counts.tolist()) == ((N, 3, Q), torch.float32, [3] * N)
+    histories = module.histories(6)
+    expected = np.array([histories[i][-3:] for i in range(N)])
+    assert values.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+class AsksInEveryStep(Watch):
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        plan, k = self.selection.plan, trainer.fit_loop.batch_idx
+        if trainer.current_epoch == 0:
+            counts = self.selection.history()[1]
+            assert counts.sum() == sum(len(plan[step]) for step in range(k + 1))
+
+
+def test_the_history_includes_pending_steps() -> None:
+    selection = BatchSelection(UBS(window=3), warmup_epochs=2)
+    asks = AsksInEveryStep(selection)
+    trainer(selection, asks, max_epochs=2).fit(Tiny(), loader())
+
+
+@pytest.mark.parametrize("strategy", [Random(), ActiveBias()])
+def test_a_history_that_is_not_kept_is_refused(strategy: Strategy) -> None:
+    selection = BatchSelection(strategy, warmup_epochs=1)
+    with pytest.raises(SelectionError, match="no training data yet"):
+        selection.history()
+    fit(selection, max_epochs=2)
+    with pytest.raises(SelectionError, match="use UBS"):
+        selection.history()
