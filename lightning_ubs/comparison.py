@@ -12,7 +12,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
-from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
 from lightning_ubs.experiment.from_objects import (
     Modules,
@@ -25,6 +24,7 @@ from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.experiment.selection import Selection
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import by_name
 
 if TYPE_CHECKING:
     from lightning_ubs.report import Report

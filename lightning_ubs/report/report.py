@@ -125,6 +125,7 @@ class Report(Contents):
             "verdict.csv": csv_tables.verdict_csv(self.verdicts),
             "verdict.tex": latex_tables.verdict_latex(self.verdicts),
             "speed.csv": csv_tables.speed_csv(self.speeds),
+            "labels.csv": csv_tables.labels_csv(self.labels),
             "samples.csv": csv_tables.samples_csv(self.samples),
             "failed.csv": csv_tables.failed_csv(self.results),
         }
