@@ -69,10 +69,13 @@ class LoaderSeam:
         requested = self._found[1].original()
         self._position = 0
         self._chosen = {}
-        for key, take in self._takers.items():
-            position, loader = _find_loader(requested, key)
-            check_rebuildable(loader)
-            self._chosen[position] = take
+        try:
+            for key, take in self._takers.items():
+                position, loader = _find_loader(requested, key)
+                check_rebuildable(loader)
+                self._chosen[position] = take
+        except SelectionError as error:
+            return _Refused(error)
         return requested
 
     def _process_dataloader(self, dataloader: object) -> object:
@@ -81,6 +84,20 @@ class LoaderSeam:
             return dataloader
         position, self._position = self._position, self._position + 1
         return self._chosen[position](dataloader) if position in self._chosen else dataloader
+
+
+class _Refused:
+    """Stands for loaders that are refused, and says so as soon as Lightning looks at it.
+
+    Lightning changes torch's DataLoader while it requests loaders, and leaves it changed where that raises: the next
+    fit of the same process would no longer find the arguments of its loaders.
+    """
+
+    def __init__(self, error: SelectionError) -> None:
+        self._error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
 
 
 class _Found(NamedTuple):

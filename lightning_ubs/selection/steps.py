@@ -234,8 +234,11 @@ class TrainingSteps:
     def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
-            selected = self._selector.selects(session.plan.epoch)
-            self.verification.start_step(session.plan, k, selected, session.own_batch(batch))
+            selected, batch = self._selector.selects(session.plan.epoch), session.own_batch(batch)
+            labels = self.verification.doubt_guess(session.plan[k], batch)
+            if labels is not None:
+                session.callback.see_dataset(labels, session.dataset)
+            self.verification.start_step(session.plan, k, selected, batch)
 
 
 class SampleWeights:
