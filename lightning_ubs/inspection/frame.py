@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -338,7 +339,8 @@ def _names_in(place: Any) -> list[str]:
     while isinstance(place, Subset):
         place = place.dataset
     for attribute in ("label_names", "classes"):
-        names = getattr(place, attribute, None)
-        if isinstance(names, Sequence) and not isinstance(names, str) and len(names):
-            return [str(name) for name in names]
+        with suppress(Exception):  # a property may raise whatever it likes
+            names = getattr(place, attribute, None)
+            if isinstance(names, Sequence) and not isinstance(names, str) and len(names):
+                return [str(name) for name in names]
     return []

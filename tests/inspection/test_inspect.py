@@ -26,7 +26,9 @@ from lightning_ubs.functional import (
     selection_probabilities,
     uncertainty_correlation,
 )
+from lightning_ubs.inspection.frame import KnownLabels
 from lightning_ubs.inspection.outlook import epoch_outlooks
+from lightning_ubs.reading import DatasetLabels
 
 COLUMNS = [
     "id", "weight", "probability", "times_drawn", "last_epoch_drawn", "mean_uncertainty", "fluctuation", "latest_loss",
@@ -276,6 +278,19 @@ def test_label_names_come_from_the_user_the_datamodule_or_the_dataset(
     assert set(selection.suspicious_labels(N * Q)["label"]) == set(expected)
     assert set("; ".join(selection.to_frame()["labels"]).split("; ")) - {""} == set(expected)
     assert selection.plot_data_map(expected[1]).axes[0].get_title(loc="left").endswith(f"with {expected[1]}")
+
+
+def test_names_that_cannot_be_read_are_looked_for_elsewhere() -> None:
+    class Closed(TensorDataset):
+        classes = NAMES
+
+        @property
+        def label_names(self) -> Any:
+            raise OSError("closed")
+
+    known = KnownLabels()
+    known.see(DatasetLabels(None, data()), Closed(*data().tensors))
+    assert known.names(Q) == NAMES
 
 
 def test_a_wrong_number_of_names_is_refused() -> None:
