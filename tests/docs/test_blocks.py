@@ -37,6 +37,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 from lightning_ubs.cli import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
