@@ -21,6 +21,8 @@ from tiny_training import fit
 from lightning_ubs import BatchSelection
 from lightning_ubs.strategies import TrainingSet
 
+pytestmark = pytest.mark.docs
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Run = Callable[..., str]
 

@@ -230,6 +230,7 @@ def test_every_experiment_has_a_small_form(name: str) -> None:
     assert config["results"] == f"results/{name}-smoke"
 
 
+@pytest.mark.slow
 def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")

@@ -279,6 +279,7 @@ def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) ->
         share_processors(0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "jobs"), [("loky", None), ("sequential", None), ("sequential", 1)])
 def test_a_run_alone_has_as_many_threads_as_among_others(
     engine: Literal["loky", "sequential"], jobs: int | None, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from report_fixtures import fake_run, fake_trace, full_results, save
 from lightning_ubs.report import build_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
 # The page sits in a frame of the wanted width; the parent, of the same origin, measures it.
 FRAME = """<!doctype html><iframe id="page" style="width:{width}px;height:900px;border:0" srcdoc="{page}"></iframe>
