@@ -150,9 +150,10 @@ class TrainingSteps:
                 self._selector.skip_batch(k)
         else:
             session.check_one_fetch(k)
-            if self._reads_steps and not skips_backward(session.trainer):
+            is_trained = not skips_backward(session.trainer)
+            if self._reads_steps and is_trained:
                 self._read(session.plan, k, module, outputs, batch)
-            self._selector.finish_batch(k)
+            self._selector.finish_batch(k, is_trained)
         self._batch = None
         self.reader.end()
 
