@@ -94,7 +94,7 @@ class IdVerification:
         self._batch: Any = None
         self._where = ""
 
-    def doubt_guess(self, planned: Tensor, batch: Any) -> DatasetLabels | None:
+    def doubt_guess(self, plan: EpochPlan, k: int, batch: Any) -> DatasetLabels | None:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
 
         It is unlike what the batch shows as its labels, and either stands beside them in the batch, or is no part of
@@ -107,7 +107,7 @@ class IdVerification:
         if not self._is_in_doubt or labels is None or batch is None:
             return None
         self._is_in_doubt = False
-        is_mistaken = self._is_mistaken(labels, planned, batch)
+        is_mistaken = self._is_mistaken(labels, plan[k], batch)
         if world_size() > 1:
             is_mistaken = any(gather_objects(is_mistaken))
         if not is_mistaken:

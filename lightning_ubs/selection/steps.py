@@ -236,7 +236,7 @@ class TrainingSteps:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
             selected, batch = self._selector.selects(session.plan.epoch), session.own_batch(batch)
-            labels = self.verification.doubt_guess(session.plan[k], batch)
+            labels = self.verification.doubt_guess(session.plan, k, batch)
             if labels is not None:
                 session.callback.see_dataset(labels, session.dataset)
             self.verification.start_step(session.plan, k, selected, batch)
