@@ -39,7 +39,7 @@ ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
 DEFAULT_MARGIN = 0.001
 USUAL_UNITS = 10
 _ALPHA = 0.05
-_MOST_NAMED = 6
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
