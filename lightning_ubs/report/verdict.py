@@ -222,8 +222,7 @@ class Verdict:
                 f"{self.theirs}): at most half of the gain is due to which samples are emphasized."
             ]
         return [
-            f"Whether the same P on random samples does as well is undecided: the difference is "
-            f"{interval_text(ahead.interval)}."
+            f"What the same P on random samples does is undecided: the difference is {interval_text(ahead.interval)}."
         ]
 
     @property
