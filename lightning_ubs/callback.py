@@ -265,7 +265,8 @@ class BatchSelection(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Read predictions and targets from the loss's graph, and weigh its rows."""
         self._steps.before_backward(self._session, pl_module, loss)
-        self._session.even_out(loss)
+        if trainer.world_size > 1:
+            self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -221,16 +221,18 @@ def callbacks_of(trainer: Trainer) -> list[Any]:
     return callbacks
 
 
-def is_read_by_training(trainer: Trainer, iterator: Any) -> bool:
-    """Whether the training loop itself reads ``iterator``, rather than somebody else."""
+def batch_to_fetch(trainer: Trainer, iterator: Any) -> int | None:
+    """Index of the batch for whose step the training loop reads ``iterator``; None where somebody else reads it.
+
+    The loop may fetch one batch more in advance, to see the end of loaders that do not tell their length.
+    """
     running = getattr(trainer.fit_loop._combined_loader, "_iterator", None)
-    return running is not None and any(one is iterator for one in running.iterators)
-
-
-def batch_to_fetch(trainer: Trainer) -> int:
-    """Index of the batch for whose step the training loop is fetching; it may fetch one more in advance."""
-    ready = int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
-    return ready - 1 if fetches_in_step(trainer) else ready
+    for one in () if running is None else running.iterators:
+        if one is iterator:
+            ready = int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+            in_step = isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
+            return ready - 1 if in_step else ready
+    return None
 
 
 def fetches_in_step(trainer: Trainer) -> bool:
