@@ -64,8 +64,10 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra.core.global_hydra import GlobalHydra
 
     from lightning_ubs.data.entries import register_datasets
+    from lightning_ubs.methods import register_methods
 
     register_datasets()
+    register_methods()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):

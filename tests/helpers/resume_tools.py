@@ -13,38 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_ubs import (
-    D2ACE,
-    UBS,
-    ActiveBias,
-    Balance,
-    BatchSelection,
-    ClassAware,
-    EpochSize,
-    EvaluationPass,
-    HardImbalance,
-    InfoBatch,
-    LossBias,
-    Random,
-    RecencyBias,
-    RepeatFactor,
-    Strategy,
-    Weighted,
-)
+from lightning_ubs import UBS, BatchSelection, EpochSize, EvaluationPass, InfoBatch, RepeatFactor, Strategy, Weighted
+from lightning_ubs.methods import METHODS
 
-STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    "UBS": UBS,
-    "ActiveBias": ActiveBias,
-    "RecencyBias": RecencyBias,
-    "HardImbalance": HardImbalance,
-    "Balance": Balance,
-    "Random": Random,
-    "LossBias": LossBias,
-    "InfoBatch": InfoBatch,
+# Every method of the table, and some with settings.
+STRATEGIES: dict[str, Callable[..., Strategy]] = {row.class_name: row.strategy for row in METHODS} | {
     "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
     "RepeatFactor": partial(RepeatFactor, 0.9),
-    "ClassAware": ClassAware,
-    "D2ACE": D2ACE,
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
