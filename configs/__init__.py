@@ -1,4 +1,4 @@
-"""Configurations for Hydra, by group; ``pkg://lightning_ubs.configs`` finds them and registers datasets and methods."""
+"""Configurations for Hydra, by group, found as ``pkg://lightning_ubs.configs``; datasets and methods are registered."""
 
 from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.methods import register_methods

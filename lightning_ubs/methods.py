@@ -1,8 +1,8 @@
 """The methods of batch selection that this package brings: one row says all that identifies one.
 
-A method that is added is a file ``strategies/KEY.py`` and a row here; ``configs/selection/KEY.yaml`` is needed only
-where ``selection=KEY`` shall differ from the defaults of its class or explain them. Users' own methods need none of it:
-`method_order` and `looks` place and color any name.
+A method that is added is named here once, and nowhere else: `selection=KEY`, `compare`, reports and the tests of all
+methods find it by its row. A file ``configs/selection/KEY.yaml`` may say what its settings mean; without one, they are
+the fields of its class. Users' own methods need no row: `method_order` and `looks` place and color any name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KnownMethod:
     Attributes:
         key: in ``selection=KEY``, in ``configs/selection`` and in results.
         label: name to display.
-        class_name: of its strategy in ``lightning_ubs.strategies``, or there in the file that ``key`` names.
+        class_name: of its strategy in ``lightning_ubs.strategies``, or ``"file.Class"`` of a file there.
         look: how it is drawn.
         paper: its column in the paper's tables; empty if it is not in them.
         aliases: other keys that results may hold.
@@ -55,13 +55,11 @@ class KnownMethod:
     @property
     def strategy(self) -> type[Strategy]:
         """Its class."""
-        room = importlib.import_module("lightning_ubs.strategies")
-        home = room if hasattr(room, self.class_name) else importlib.import_module(f"{room.__name__}.{self.key}")
-        found: type[Strategy] = getattr(home, self.class_name)
+        file, _, name = self.class_name.rpartition(".")
+        found: type[Strategy] = getattr(importlib.import_module(f"lightning_ubs.strategies.{file}".rstrip(".")), name)
         return found
 
 
-_PLAIN = (int, float, str, bool, type(None))
 BASELINE = "random"
 """Key of the method that all others are compared with."""
 REFERENCE = "ubs"
@@ -113,6 +111,28 @@ SPARE_LOOKS: tuple[Look, ...] = (
 """For methods that are not in `METHODS`."""
 
 
+def register_methods() -> None:
+    """Let ``selection=KEY`` choose the methods that have no file ``configs/selection/KEY.yaml``."""
+    from hydra.core.config_store import ConfigStore
+
+    files = importlib.resources.files("lightning_ubs.configs").joinpath("selection")
+    store = ConfigStore.instance()
+    there = store.repo.get("selection", {})
+    for row in METHODS:
+        if files.joinpath(f"{row.key}.yaml").is_file() or f"{row.key}.yaml" in there:
+            continue
+        plain = (int, float, str, bool, type(None))
+        own = inspect.signature(row.strategy).parameters
+        node = {
+            "defaults": ["default", "_self_"],
+            "name": row.key,
+            "strategy": row.key,
+            "label": row.label,
+            **{name: one.default for name, one in own.items() if isinstance(one.default, plain)},
+        }
+        store.store(group="selection", name=row.key, node=node, provider="lightning-ubs")
+
+
 def find_method(name: str) -> KnownMethod | None:
     """The row whose key, label, class, paper name or alias this is, in any case; None for a user's own.
 
@@ -121,30 +141,11 @@ def find_method(name: str) -> KnownMethod | None:
     """
     wanted = name.lower()
     rows = [row for row in METHODS if wanted == row.key] or [
-        row for row in METHODS if wanted in map(str.lower, (row.label, row.class_name, row.paper, *row.aliases))
+        row
+        for row in METHODS
+        if wanted in map(str.lower, (row.label, row.class_name.rpartition(".")[2], row.paper, *row.aliases))
     ]
     return rows[0] if name and rows else None
-
-
-def register_methods() -> None:
-    """Register with Hydra the methods that have no file in ``configs/selection``, so that ``selection=KEY`` finds them.
-
-    Their settings are the arguments of the class, with its defaults. A second call changes nothing.
-    """
-    folder = importlib.resources.files("lightning_ubs.configs").joinpath("selection")
-    for row in METHODS:
-        if folder.joinpath(f"{row.key}.yaml").is_file():
-            continue
-        from hydra.core.config_store import ConfigStore
-
-        store = ConfigStore.instance()
-        if f"{row.key}.yaml" in store.repo.get("selection", {}):
-            continue
-        arguments = inspect.signature(row.strategy).parameters.values()
-        settings = {one.name: one.default for one in arguments if isinstance(one.default, _PLAIN)}
-        names = {"name": row.key, "strategy": row.key, "label": row.label}
-        node = {"defaults": ["default", "_self_"], **names, **settings}
-        store.store(group="selection", name=row.key, node=node, provider="lightning-ubs")
 
 
 def method_order(selection: str) -> tuple[int, str]:

@@ -103,7 +103,7 @@ class RunRecord(RunIdentity):
         shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
             samples, as far as known.
         warnings: sentences about this run that a reader of its result must see.
-        versions: of lightning_ubs, torch, lightning and python.
+        versions: of lightning_ubs, torch, lightning and python; and the machine.
         started: time in ISO format.
         trace: whether the store holds the arrays of this run.
         split: digest of the training targets, which tells splits of the data apart; empty if unknown.

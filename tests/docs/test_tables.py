@@ -30,6 +30,8 @@ import model_tables  # noqa: E402
 import stored_results  # noqa: E402
 import tables  # noqa: E402
 
+pytestmark = pytest.mark.docs
+
 
 def words_of(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())

@@ -10,16 +10,14 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
+from all_strategies import all_strategies
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_ubs import UBS, BatchSelection, EpochSize, EvaluationPass, InfoBatch, RepeatFactor, Strategy, Weighted
-from lightning_ubs.methods import METHODS
+from lightning_ubs import UBS, BatchSelection, EpochSize, EvaluationPass, InfoBatch, Strategy, Weighted
 
-# Every method of the table, and some with settings.
-STRATEGIES: dict[str, Callable[..., Strategy]] = {row.class_name: row.strategy for row in METHODS} | {
+STRATEGIES: dict[str, Callable[..., Strategy]] = all_strategies() | {
     "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
-    "RepeatFactor": partial(RepeatFactor, 0.9),
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,
