@@ -1,8 +1,8 @@
 """Whether block order costs accuracy on data that are stored sorted: windows of blocks against an order of all samples.
 
-``python -m benchmarks.locality [--data NAME ...] [--folds 5] [--epochs 20]`` trains the MLP on sets of the catalog whose
-training samples are sorted by their first label, the worst case for a small window. Runs are kept in ``results``; the
-verdict of each set goes by the rules of ``compare``.
+``python -m benchmarks.locality [--data NAME ...] [--folds 5] [--epochs 20]`` trains the MLP on sets of the catalog
+whose training samples are sorted by their first label, the worst case for a small window. Runs are kept in ``results``;
+the verdict of each set goes by the rules of ``compare``.
 """
 
 from __future__ import annotations

@@ -131,7 +131,12 @@ class _BinnedRows:
             return
         for chunk in self._chunks():
             # Cut off, because what is not negative is rounded down so.
-            yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+            if not _is_for_numpy(chunk):
+                yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+                continue
+            scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
+            np.clip(scaled, 0, self._bins - 1, out=scaled)
+            yield torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
 
     def _counts(self, binned: Tensor) -> Tensor:
         values = binned.float()
@@ -260,7 +265,7 @@ class ProductCounts(Counts):
 
     def __init__(self, blocks: list[slice], panel: list[int], numbers: Tensor, exact: torch.dtype) -> None:
         super().__init__(blocks, panel, numbers, exact)
-        self._memory = torch.empty(0)
+        self._memory = np.empty(0, np.float32)
 
     @property
     def rows(self) -> int:
@@ -280,11 +285,11 @@ class ProductCounts(Counts):
 
     def count(self, binned: Tensor) -> None:
         """Multiply each block with itself and all later ones."""
-        hot = self._one_hot(_transposed(binned).float())
+        hot = self._one_hot(binned)
         for i, recent in zip(self.panel, self.recent, strict=True):
             own, half = hot[self.columns(i)], len(recent)
             both = len(own) - half
-            shared = torch.add(own[:both], own[half:], alpha=_SHARE)
+            shared = _shared(own[:both], own[half:])
             if both < half:  # an odd number of bins
                 shared = torch.cat([shared, own[both:half]])
             recent.addmm_(shared, hot[self.columns(i).start :].T)
@@ -296,15 +301,22 @@ class ProductCounts(Counts):
         return torch.cat([recent.sub(high, alpha=_SHARE), high[: rows - len(recent)]])
 
     def _one_hot(self, binned: Tensor) -> Tensor:
-        cells = self.width * binned.shape[1]
-        if self._memory.numel() < cells:  # used again: fresh memory costs more than what is written to it
-            self._memory = torch.empty(cells, dtype=binned.dtype, device=binned.device)
-        hot = self._memory[:cells].view(self.width, -1)
-        for block in range(self.panel[0], len(self.blocks)):
-            labels = self.labels(block)
-            view = hot[self.columns(block)].view(self.k, -1, binned.shape[1])
-            torch.eq(binned[labels], self.numbers[:, labels, None], out=view)
-        return hot
+        """(columns, rows), float32."""
+        values, numbers, rows = _transposed(binned), self.numbers, len(binned)
+        blocks = [(self.labels(block), self.columns(block)) for block in range(self.panel[0], len(self.blocks))]
+        if not _is_for_numpy(binned):
+            one_hot = torch.empty(self.width, rows, device=binned.device)
+            for labels, columns in blocks:
+                out = one_hot[columns].view(self.k, -1, rows)
+                torch.eq(values[labels], numbers[:, labels, None], out=out)
+            return one_hot
+        if self._memory.size < self.width * rows:  # used again: fresh memory costs more than what is written to it
+            self._memory = np.empty(self.width * rows, np.float32)
+        hot = self._memory[: self.width * rows].reshape(self.width, rows)
+        for labels, columns in blocks:
+            is_in_bin = np.from_dlpack(values[labels]) == np.from_dlpack(numbers[:, labels, None])
+            hot[columns].reshape(self.k, -1, rows)[...] = is_in_bin
+        return torch.from_numpy(hot)
 
 
 class SparseCounts(Counts):
@@ -354,6 +366,23 @@ class SparseCounts(Counts):
             view = hot[self.columns(block)].reshape(self.k, -1, len(binned))
             np.equal(values[labels], numbers[:, labels, None], out=view)
         return hot
+
+
+def _is_for_numpy(values: Tensor) -> bool:
+    """Whether NumPy does what goes cell by cell: its one thread waits for no other, which PyTorch's do in every step.
+
+    The steps are so short that two threads which share a busy processor take many times as long as one.
+    """
+    return values.device.type == "cpu" and values.dtype != torch.bfloat16
+
+
+def _shared(low: Tensor, high: Tensor) -> Tensor:
+    """Two counts in one number."""
+    if not _is_for_numpy(low):
+        return torch.add(low, high, alpha=_SHARE)
+    both = np.multiply(np.from_dlpack(high), np.float32(_SHARE))
+    both += np.from_dlpack(low)
+    return torch.from_numpy(both)
 
 
 def _transposed(binned: Tensor) -> Tensor:
