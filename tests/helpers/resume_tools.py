@@ -22,6 +22,7 @@ from lightning_ubs import (
     ClassAware,
     EpochSize,
     EvaluationPass,
+    GroupScores,
     HardImbalance,
     InfoBatch,
     LossBias,
@@ -31,6 +32,12 @@ from lightning_ubs import (
     Strategy,
     Weighted,
 )
+
+
+def double_the_second(weights: Tensor, progress: float) -> Tensor:
+    """Scores of groups that say how often they were asked for."""
+    return weights * torch.tensor([1.0, 2.0, 1.0 + progress])
+
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "UBS": UBS,
@@ -42,6 +49,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "LossBias": LossBias,
     "InfoBatch": InfoBatch,
     "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
+    "GroupScores": partial(GroupScores, groups=[i % 3 for i in range(52)], scores=double_the_second),
     "RepeatFactor": partial(RepeatFactor, 0.9),
     "ClassAware": ClassAware,
     "D2ACE": D2ACE,
