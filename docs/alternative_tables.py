@@ -1,4 +1,7 @@
-"""Tables of what a user would do instead of selection: weigh the loss, stop early, resample by label."""
+"""Tables of what a user would do instead of selection: weigh the loss, stop early, resample by label.
+
+``python docs/alternative_tables.py`` writes what plain shuffling chose into the configurations of the experiments.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from stored_results import interval, stored, table
@@ -36,6 +40,9 @@ AUC, PRECISION = Metric("macro_auc", "Macro-AUC", True), Metric("map", "macro av
 SMALL, SHORT_EPOCHS, LONG_EPOCHS = ("stackex_chess", "scene", "yeast", "enron", "cal500", "langlog"), 80, 40
 LENGTHS, CONVERGED, LEAST = (20, 40, 80), 0.001, 10
 RATES, FOLDS = (1e-3, 3e-3, 1e-2), 5
+USUAL = {"alternatives": 40, "short": 10}
+"""Epochs of the experiments where their configuration says nothing else."""
+IN_CONFIGURATION = {"stackex_chess": "file"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Setting:
 
 @cache
 def chosen() -> dict[tuple[str, str], Setting]:
-    """(Set, loss) → its setting.
+    """(Set, loss) → its setting, where all rates were tried.
 
     The rate is that of the best score; the epochs are the fewest of ``LENGTHS`` whose best score lies within
     ``CONVERGED`` of it. The short form has a quarter of them, at least ``LEAST``, and the rate that is best within
@@ -67,6 +74,8 @@ def chosen() -> dict[tuple[str, str], Setting]:
     """
     found = {}
     for (data, loss), curves in validation().items():
+        if len(curves) < len(RATES):
+            continue
         limit = SHORT_EPOCHS if data in SMALL else LONG_EPOCHS
         cut = {rate: curve[:limit] for rate, curve in curves.items()}
         whole = min(len(curve) for curve in cut.values()) == limit
@@ -77,6 +86,31 @@ def chosen() -> dict[tuple[str, str], Setting]:
         short_rate = max(cut, key=lambda one: cut[one][:short].max())
         found[data, loss] = Setting(rate if whole else None, epochs if whole else None, short_rate, short, float(best))
     return found
+
+
+def configured(experiment: str) -> str:
+    """The part ``by_loss`` of the configuration of an experiment, as YAML."""
+    lines = []
+    for loss in LOSSES:
+        lines.append(f"  {loss}:")
+        for (data, of), one in chosen().items():
+            rate, epochs = (one.short_rate, one.short_epochs) if experiment == "short" else (one.rate, one.epochs)
+            if of == loss and rate is not None:
+                given = f"model: {{lr: {rate:g}}}"
+                if epochs != USUAL[experiment]:
+                    given += f", trainer: {{max_epochs: {epochs}}}"
+                name = IN_CONFIGURATION.get(data, data)
+                lines.append(f"    {name}: {{{given}}}".ljust(79) + "# see above")
+    return "\n".join(lines) + "\n"
+
+
+def configure() -> None:
+    """Write what was chosen into the configurations."""
+    for experiment in USUAL:
+        path = Path(__file__).parents[1] / "configs" / "experiment" / f"{experiment}.yaml"
+        before, part, after = path.read_text(encoding="utf-8").partition("by_loss:")
+        head, after = part + after[: after.index("\n") + 1], after[after.index("\nsweep:") + 1 :]
+        path.write_text(before + head + configured(experiment) + after, encoding="utf-8")
 
 
 def settings() -> str:
@@ -102,7 +136,7 @@ def trained(store: str) -> Mapping[Cell, Mapping[Place, Run]]:
     """(Loss, method) → (set, fold) → run, of sets with enough folds for a verdict."""
     found: dict[Cell, dict[Place, Run]] = defaultdict(dict)
     for run in stored(store):
-        found[loss_of(run), run.method.label][run.data, run.unit[0]] = run
+        found[loss_of(run), run.method.name][run.data, run.unit[0]] = run
     return {cell: _enough(runs) for cell, runs in found.items() if _enough(runs)}
 
 
@@ -113,7 +147,7 @@ def _enough(runs: Mapping[Place, Run]) -> dict[Place, Run]:
 
 def loss_of(run: Run) -> str:
     """The loss that its model was trained with."""
-    return run.model.partition("loss=")[2].split(" ")[0] or "bce"
+    return run.record.model.partition("loss=")[2].split(" ")[0] or "bce"
 
 
 def pairs(store: str, compared: Iterable[tuple[Cell, Cell]], data: str | None = None) -> list[tuple[Run, Run]]:
@@ -253,3 +287,6 @@ for _store in ("short",):
         f"{_store}_selections": partial(compared_table, _store, selections_compared),
         f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
     }
+
+if __name__ == "__main__":
+    configure()

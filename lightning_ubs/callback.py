@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection import frame, outlook
@@ -265,7 +264,8 @@ class BatchSelection(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Read predictions and targets from the loss's graph, and weigh its rows."""
         self._steps.before_backward(self._session, pl_module, loss)
-        self._session.even_out(loss)
+        if trainer.world_size > 1:
+            self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -406,6 +406,17 @@ class BatchSelection(Callback):
     def last_epoch_drawn(self) -> Tensor | None:
         """The epoch in which each sample was last trained on, (n,) int32, -1 for never; None as ``times_drawn``."""
         return None if self._selector.draws is None else self._selector.draws.last_epoch
+
+    def history(self) -> tuple[Tensor, Tensor]:
+        """The predictions that are kept: values (n, T, q) float32, oldest first, and counts (n,).
+
+        The last ``counts[i]`` of the T predictions of sample i are valid; pending steps are included. With
+        ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
+
+        Raises:
+            SelectionError: before the first prediction, or with a strategy that keeps no window of predictions.
+        """
+        return frame.history(self)
 
     def to_frame(self, rows: Literal["samples", "labels"] = "samples") -> DataFrame:
         """What is known of each training sample, or of each label, as a pandas frame.

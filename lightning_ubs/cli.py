@@ -193,13 +193,7 @@ def compare_task(config: DictConfig) -> None:
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
 
-    def conclude(records: Sequence[RunRecord]) -> None:
-        from lightning_ubs.report import console_verdict
-
-        _say(console_verdict(records, margin=plain["report"]["margin"]))
-        _report(plain["results"], plain["report"])
-
-    compare_command(plain, _say, conclude)
+    compare_command(plain, _say, lambda records: _report(plain["results"], plain["report"], records))
 
 
 @_guarded
@@ -211,12 +205,16 @@ def report_task(config: DictConfig) -> None:
     _report(plain["results"], plain["report"])
 
 
-def _report(results: str, options: dict[str, Any]) -> None:
-    from lightning_ubs.report import build_report
+def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] = ()) -> None:
+    """Say the verdict on these runs, if any, and write the report of the folder."""
+    from lightning_ubs.report import Report
 
-    paper = _paper(options["paper"])
-    page = build_report(results, paper=paper, **{name: value for name, value in options.items() if name != "paper"})
-    _say(f"report: {page}")
+    options = dict(options)
+    output, formats = options.pop("output") or Path(results) / "report", options.pop("formats")
+    report = Report.of_folder(results, paper=_paper(options.pop("paper")), **options)
+    if records:
+        _say(report.about(records).summary)
+    _say(f"report: {report.write(output, formats)}")
 
 
 def _paper(value: Any) -> Path | None:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
-from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
 from lightning_ubs.experiment.from_objects import (
     Modules,
@@ -25,6 +24,10 @@ from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.experiment.selection import Selection
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import by_name
+
+if TYPE_CHECKING:
+    from lightning_ubs.report import Report
 
 
 class Comparison:
@@ -46,7 +49,13 @@ class Comparison:
     @cached_property
     def verdict(self) -> str:
         """Which selection is better than Random, by how much, at what cost, in a few lines."""
-        return console_verdict(self.records, self.monitor, self.margin)
+        return self._report.summary
+
+    @cached_property
+    def _report(self) -> Report:
+        from lightning_ubs.report import Report
+
+        return Report.of(self.records, self.monitor, self.margin, ResultsStore(self.results))
 
     def __str__(self) -> str:
         return self.verdict
@@ -61,12 +70,19 @@ class Comparison:
     def report(self, **options: Any) -> Path:
         """Write the report, in ``report/`` of the results folder unless ``output`` says otherwise; return its page.
 
+        It is about all runs of the folder, also those of other comparisons.
+
         Args:
             options: those of `lightning_ubs.report.build_report`.
         """
-        from lightning_ubs.report import build_report
+        from lightning_ubs.report.report import DEFAULT_FORMATS, Report
 
-        return build_report(self.results, **{"margin": self.margin} | options)
+        options = {"margin": self.margin} | options
+        folder = options.pop("output", None) or self.results / "report"
+        formats = options.pop("formats", DEFAULT_FORMATS)
+        whole = Report.of_folder(self.results, **options)
+        same = options == {"margin": self.margin} and whole.about(self.records) is whole
+        return (self._report if same else whole).write(folder, formats)
 
 
 def compare(

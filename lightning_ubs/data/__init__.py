@@ -12,8 +12,7 @@ from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 
 if TYPE_CHECKING:
-    from lightning_ubs.data.datamodule import MultiLabelDataModule
-    from lightning_ubs.data.dataset import MultiLabelDataset
+    from lightning_ubs.data.datamodule import MultiLabelDataModule, MultiLabelDataset
 
 __all__ = [
     "DataError",
@@ -33,7 +32,7 @@ __all__ = [
     "stratified_folds",
 ]
 
-_NEED_TORCH = {"MultiLabelDataModule": "datamodule", "MultiLabelDataset": "dataset"}
+_NEED_TORCH = {"MultiLabelDataModule": "datamodule", "MultiLabelDataset": "datamodule"}
 
 
 def __getattr__(name: str) -> Any:

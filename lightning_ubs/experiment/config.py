@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
-from lightning_ubs.data.readers.formats import bare_name
+from lightning_ubs.data.readers.stream import bare_name
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.own_code import fingerprint, locate
 
@@ -63,9 +63,11 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
-    from lightning_ubs.data.configs import register_datasets
+    from lightning_ubs.data.entries import register_datasets
+    from lightning_ubs.methods import register_methods
 
     register_datasets()
+    register_methods()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):

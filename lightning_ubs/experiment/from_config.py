@@ -20,12 +20,12 @@ from lightning_ubs.experiment.build import (
     data_name,
 )
 from lightning_ubs.experiment.config import digest, run_key, target_of, telling_settings
-from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.record import Mode, RunIdentity
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.selection import settings_of
 from lightning_ubs.experiment.training import train
 from lightning_ubs.inspection.loggers import SelectionImages
+from lightning_ubs.metrics import by_name
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
 _ASIDE = ("seed", "history_dtype", "device", "memory", "save_state", "log_metrics", "loader")

@@ -107,6 +107,9 @@ class RunRecord(RunIdentity):
         started: time in ISO format.
         trace: whether the store holds the arrays of this run.
         split: digest of the training targets, which tells splits of the data apart; empty if unknown.
+        draws: how often samples with ``rare``, ``medium`` and ``frequent`` labels were trained on against plain passes,
+            warm-up included: the mean over a third of the labels, by how many training samples have them. Empty if
+            unknown.
     """
 
     status: Literal["ok", "failed"]
@@ -123,6 +126,7 @@ class RunRecord(RunIdentity):
     started: str = ""
     trace: bool = False
     split: str = ""
+    draws: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +195,7 @@ class RunRecord(RunIdentity):
 _FIRST = (
     "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
     "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
-    "seconds", "shape", "warnings", "versions", "started", "trace", "split",
+    "seconds", "shape", "warnings", "versions", "started", "trace", "split", "draws",
 )  # fmt: skip
 """Fields in the order in which stores hold them; later ones follow."""
 

@@ -20,11 +20,12 @@ from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError, SelectionError
 from lightning_ubs.experiment.config import digest
-from lightning_ubs.experiment.direction import direction
 from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
 from lightning_ubs.experiment.run import versions
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.inspection.frame import label_draws
+from lightning_ubs.metrics import direction, frequency_thirds
 from lightning_ubs.selection._lightning import callbacks_of
 from lightning_ubs.strategies import Random
 
@@ -38,6 +39,8 @@ _LOGGED = {
 }
 # Decimals of seconds: what is left of 10 µs is noise, and would be a third of what a packed store takes.
 _CLOCK_DIGITS = 5
+# Decimals of a ratio of draws.
+_DRAWN_DIGITS = 4
 # Attributes that a checkpoint holds: all that is known at the end of an epoch.
 _STATE = (
     "curves", "validated", "correlations", "times_selected", "_uncertainty", "_fluctuation", "_measured", "_epoch",
@@ -289,6 +292,17 @@ def first_selected(selection: BatchSelection) -> int | None:
     return selection.start_epoch if selection.strategy.warms_up else 0
 
 
+def draws_by_frequency(selection: BatchSelection) -> dict[str, float]:
+    """How often samples with rare, medium and frequent labels were drawn against plain passes; empty if unknown."""
+    strategy, times = selection.strategy, selection.times_drawn
+    labels = selection.known_labels.matrix(strategy.num_samples, strategy.num_labels)
+    if labels is None or times is None:
+        return {}
+    _, drawn, plain = label_draws(labels, times)
+    means = {third: float((drawn / plain)[own].nanmean()) for third, own in frequency_thirds(labels).items()}
+    return {third: round(mean, _DRAWN_DIGITS) for third, mean in means.items() if math.isfinite(mean)}
+
+
 def _save(
     recorder: Recorder,
     results: str | os.PathLike[str],
@@ -329,6 +343,7 @@ def _save(
         versions=versions(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         trace=recorder.trace,
+        draws=draws_by_frequency(selection),
     )
     store = ResultsStore(results)
     if recorder.trace:

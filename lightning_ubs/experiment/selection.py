@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs._utils.arguments import constructor_arguments
-from lightning_ubs._utils.checks import did_you_mean
+from lightning_ubs._utils.checks import constructor_arguments, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import digest, telling_settings, unknown_key

@@ -210,7 +210,7 @@ def _may_be_labels(values: Tensor) -> bool:
         return False
     if values.ndim == 1 and not values.is_floating_point():
         return True
-    return bool(((values == 0) | (values.abs() == 1) | (values != values)).all())
+    return bool(((values == 0) | (values == 1) | (values == -1) | (values != values)).all())
 
 
 def gradient_as_rows(gradient: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:

@@ -44,7 +44,7 @@ def find_cautions(results: Results) -> list[str]:
         for sentence in run.record.warnings
         if not any(phrase in sentence for phrase in _SAID_ABOVE)
     )
-    found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
+    found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in sorted(own.items())]
     return found
 
 
@@ -103,7 +103,7 @@ def _defective(results: Results) -> Iterator[str]:
     from lightning_ubs.data import catalog
     from lightning_ubs.errors import DataError
 
-    for data in results.datasets:
+    for data in sorted(results.datasets):
         try:
             defects = catalog.entry(data.split(" ")[0]).defects
         except DataError:  # a user's own dataset
@@ -157,7 +157,7 @@ def _metrics(results: Results) -> Iterator[str]:
         )
     monitors = Counter((run.record.monitor, run.record.mode) for run in results.runs)
     if len(monitors) > 1:
-        kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in monitors.items())
+        kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in sorted(monitors.items()))
         yield f"The best epoch was chosen in different ways: {kinds}. Run everything again with one monitor."
 
 
@@ -196,7 +196,7 @@ def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
         hits[run.data, run.model] += holds(run)
     named = [
         f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
-        for setting, _ in hits.most_common()
+        for setting in sorted(hits, key=lambda one: (-hits[one], one))
         if hits[setting]
     ]
     return join(named, _MOST_NAMED) if named else ""

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_ubs.report.cautions import find_cautions
+from lightning_ubs.report.label_tables import LabelBlock, find_label_blocks
 from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units
@@ -50,6 +51,11 @@ class Contents:
     def tables(self) -> list[Table]:
         """One table per metric."""
         return build_tables(self.results)
+
+    @cached_property
+    def labels(self) -> list[LabelBlock]:
+        """Rare and frequent labels, decisions and probabilities, by data and model."""
+        return find_label_blocks(self.results)
 
     @cached_property
     def tests(self) -> list[Significance]:

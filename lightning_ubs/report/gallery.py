@@ -17,6 +17,7 @@ from lightning_ubs.report.figures.curves import DRIFT, LOSS, VALIDATION
 from lightning_ubs.report.figures.data_map import DATA_MAP
 from lightning_ubs.report.figures.forest import gain_plot
 from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs.report.figures.label_draws import LABEL_DRAWS
 from lightning_ubs.report.figures.rendering import for_page, to_png, to_svg
 from lightning_ubs.report.figures.saving import SAVING
 from lightning_ubs.report.figures.sensitivity import GRID_S0_T, LAMBDA
@@ -27,7 +28,7 @@ from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.progress import show_progress
 
 KINDS: tuple[FigureKind, ...] = (
-    SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP,
+    SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP, LABEL_DRAWS,
 )  # fmt: skip
 
 

@@ -51,6 +51,32 @@ class Report(Contents):
             checked_margin(margin)
         return cls(checked_results(records, store, monitor=monitor), margin)
 
+    @classmethod
+    def of_folder(
+        cls,
+        results: str | os.PathLike[str],
+        paper: str | os.PathLike[str] | None = None,
+        title: str = TITLE,
+        metrics: str | Sequence[str] | None = None,
+        margin: float | None = None,
+        monitor: str | None = None,
+    ) -> Report:
+        """The report of a results folder; arguments as for `build_report`.
+
+        Raises:
+            ReportError: If there is nothing to report.
+        """
+        checked_margin(margin)
+        metrics = [metrics] if isinstance(metrics, str) else metrics
+        found = load_results(Path(results), metrics, monitor)
+        return cls(found, margin, title, Path(paper) if paper is not None else None)
+
+    def about(self, records: Sequence[RunRecord]) -> Report:
+        """The report of these runs: this one if it is about no others, so that nothing is computed twice."""
+        own = [*(run.record for run in self.results.runs), *self.results.failed]
+        same = {(one.key, one.label) for one in own} == {(one.key, one.label) for one in records}
+        return self if same else Report.of(records, self.results.monitor, self.margin)
+
     @cached_property
     def summary(self) -> str:
         """The answer for a terminal, in at most twelve lines."""
@@ -99,6 +125,7 @@ class Report(Contents):
             "verdict.csv": csv_tables.verdict_csv(self.verdicts),
             "verdict.tex": latex_tables.verdict_latex(self.verdicts),
             "speed.csv": csv_tables.speed_csv(self.speeds),
+            "labels.csv": csv_tables.labels_csv(self.labels),
             "samples.csv": csv_tables.samples_csv(self.samples),
             "failed.csv": csv_tables.failed_csv(self.results),
         }
@@ -153,11 +180,7 @@ def build_report(
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
     formats = checked_formats(formats)
-    checked_margin(margin)
-    metrics = [metrics] if isinstance(metrics, str) else metrics
-    folder = Path(output) if output is not None else Path(results) / "report"
-    found = load_results(Path(results), metrics)
-    return Report(found, margin, title, Path(paper) if paper is not None else None).write(folder, formats)
+    return Report.of_folder(results, paper, title, metrics, margin).write(output or Path(results) / "report", formats)
 
 
 def checked_formats(formats: str | Sequence[str]) -> list[str]:

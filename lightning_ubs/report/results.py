@@ -20,6 +20,7 @@ from lightning_ubs.report.method import (
     clean,
     distinct_methods,
     identity_of,
+    loss_order,
     losses_of,
     main_methods,
     ordered,
@@ -92,7 +93,7 @@ class Results:
         metrics: Sequence[str] | None = None,
         monitor: str | None = None,
     ) -> None:
-        self.store = store
+        self.store, self.monitor = store, monitor
         finished = {record.key: record for record in records if record.finished}
         self.failed = list({record.key: record for record in records if record.key not in finished}.values())
         done = list(finished.values())
@@ -103,7 +104,7 @@ class Results:
             for record in done
         ]
         self.metrics: Sequence[Metric] = recorded_metrics(done, metrics, monitor)
-        self.losses = list(dict.fromkeys(loss for _, loss in losses.values()))
+        self.losses = loss_order(loss for _, loss in losses.values())
         self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)), self.losses)
         self.datasets = list(dict.fromkeys(run.data for run in self.runs))
         self.models = list(dict.fromkeys(run.model for run in self.runs))
@@ -158,8 +159,8 @@ class Results:
 
         Without Random, the paper's method is compared with every other one. Settings of a method (a sweep) are not
         compared with each other, and a control that emphasizes nothing is compared with the method it belongs to.
-        A grid of losses is read both ways: each method with the first loss, if the metric is the same for all losses;
-        and with Random of the same loss.
+        A grid of losses is read both ways: each method with the first loss (see `loss_order`), if the metric is the
+        same for all losses; and with Random of the same loss.
         """
         ours, found = self.reference, []
         for method in self.methods:
@@ -198,7 +199,7 @@ class Results:
         return own[0] if own and method.variant not in ("", "A") else None
 
 
-def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
+def load_results(folder: Path, metrics: Sequence[str] | None = None, monitor: str | None = None) -> Results:
     """Read and check a results folder."""
     store = ResultsStore(folder)
     try:
@@ -210,7 +211,7 @@ def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
             f"there are no results in {str(folder)!r}; run `lightning-ubs compare` first, or give the folder that "
             "holds runs.jsonl or runs.jsonl.xz."
         )
-    return checked_results(records, store, metrics)
+    return checked_results(records, store, metrics, monitor)
 
 
 def checked_results(

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_range
+from lightning_ubs._utils.checks import call_repr, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.blocks import BlockedEpoch, Integers
 from lightning_ubs.functional.drawing import Replacement, epoch_generator

@@ -107,14 +107,15 @@ class EpochPlan:
         return self.layout.num_batches
 
     def __getitem__(self, batch: int) -> Tensor:
-        return self.rank_batch(batch, self.layout.rank)
+        layout = self.layout
+        return self.global_batch(batch) if layout.world_size == 1 else self.rank_batch(batch, layout.rank)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[batch] for batch in range(len(self)))
 
     def global_batch(self, batch: int) -> Tensor:
         """Ids of batch ``batch`` over all processes."""
-        size, count = self.layout.global_batch_size, len(self)
+        size, count = self.layout.global_batch_size, self.layout.num_batches
         if not -count <= batch < count:
             raise IndexError(f"batch {batch} is not in a plan of {count} batches.")
         first = batch % count * size

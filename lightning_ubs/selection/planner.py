@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ubs._utils.arguments import constructor_arguments
+from lightning_ubs._utils.checks import constructor_arguments
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
@@ -88,9 +88,11 @@ class LearningQueue:
         self._waiting: list[tuple[int, Reading]] = []
 
     def add(self, batch: int, reading: Reading) -> None:
-        """Let a batch wait, until there are enough, or one is left out."""
-        if self._waiting and batch != self._waiting[-1][0] + 1:
-            self.settle()
+        """Let a batch wait, until there are enough, or one is left out or has another number of labels."""
+        if self._waiting:
+            last, before = self._waiting[-1]
+            if batch != last + 1 or before.raw.shape[1] != reading.raw.shape[1]:
+                self.settle()
         self._waiting.append((batch, reading))
         if len(self._waiting) >= _BATCHES or len(self._waiting) * reading.raw.numel() >= _CELLS:
             self.settle()
@@ -305,7 +307,6 @@ class Selector:
 
     def learn_later(self, batch: int, reading: Reading) -> None:
         """Let the strategy learn batch ``batch`` with some others."""
-        self.check_labels(reading.raw)
         self._queue.add(batch, reading)
 
     def settle(self) -> None:

@@ -89,6 +89,8 @@ class RandomStates:
 
     def before_fetch(self) -> None:
         """The training loop asks for a batch: a checkpoint of a failed step goes back to here."""
+        if self._pending:
+            self.proceed()
         self._after_step = False
         if self._enabled:
             self._before_fetch = _snapshot(self._trainer.strategy.root_device)

@@ -121,6 +121,7 @@ class FitSession:
         self._known_growth = 0
         self._loader: DataLoader[Any] | None = None
         self._sampler: SelectionSampler | None = None
+        self._prepared: EpochPlan | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
         self._exit = ExitStack()
@@ -194,6 +195,7 @@ class FitSession:
         plan = self.selector.prepare(epoch, self._share)
         if self._lengths_differ and self._phase is not Phase.WAITING:
             _lightning.set_epoch_length(self.trainer, len(plan))
+        self._prepared = plan
         return plan
 
     def start_batch(self, batch: int) -> None:
@@ -222,7 +224,7 @@ class FitSession:
         The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
         Of several loaders only one has a short batch, and the loss has terms of all: there it is left as it is.
         """
-        if self.callback.loader is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
+        if self.callback.loader is not None or loss.grad_fn is None:
             return
         weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
         if weight != 1:
@@ -230,7 +232,7 @@ class FitSession:
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
-        if _lightning.fetches_in_step(self.trainer) and self._delivered != (self.selector.plan, batch + 1):
+        if self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
     @property
@@ -246,20 +248,21 @@ class FitSession:
     def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
         """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
         trainer = self.trainer
-        if not _lightning.is_read_by_training(trainer, iterator):
+        batch = _lightning.batch_to_fetch(trainer, iterator)
+        if batch is None:
             return None
-        batch = _lightning.batch_to_fetch(trainer)
-        plan = self.prepare() if self._phase is not Phase.WAITING and not self._is_aside else self.selector.plan
-        if plan is None or self._is_aside:
+        is_aside, plan = self._is_aside, self.selector.plan
+        if self._phase is not Phase.WAITING and not is_aside and not self._is_prepared(plan):
+            plan = self.prepare()
+        if plan is None or is_aside:
             self._read_early = self._phase is Phase.WAITING
             return self._plan_aside(), batch
         reached = self._delivered[1] if self._delivered[0] is plan else 0
-        if _lightning.fetches_in_advance(trainer) and reached == batch + 1:
+        if reached == batch + 1 and _lightning.fetches_in_advance(trainer):
             batch = reached
         if batch < reached:
             self._refuse_fetches()
         self._delivered = plan, batch + 1
-        self.random.proceed()
         self.random.before_fetch()
         return plan, batch
 
@@ -275,7 +278,11 @@ class FitSession:
     @property
     def _is_aside(self) -> bool:
         """Whether a tuner runs the loop without this callback."""
-        return not any(one is self.callback for one in _lightning.callbacks_of(self.trainer))
+        return all(one is not self.callback for one in _lightning.callbacks_of(self.trainer))
+
+    def _is_prepared(self, plan: EpochPlan | None) -> bool:
+        """Whether a plan is the trainer's epoch's, made for the loader that there is now."""
+        return plan is not None and plan is self._prepared and plan.epoch == self.trainer.current_epoch
 
     def _plan_aside(self) -> EpochPlan:
         epoch = self.trainer.current_epoch
@@ -364,6 +371,7 @@ class FitSession:
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout, self._sizes, epochs)
+        self._prepared = None
         own = isinstance(batches.sampler, SelectionSampler)
         sampler = batches.sampler if own else SelectionSampler(dataloader.dataset)
         self._sampler = sampler

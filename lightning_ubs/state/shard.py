@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -58,13 +59,13 @@ class Shard:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def ids(self) -> range:
         """The ids whose rows are kept here."""
         first = min(self.rank * self._most, self.num_samples)
         return range(first, min(first + self._most, self.num_samples))
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether all rows are kept here."""
         return self.world_size == 1
@@ -125,6 +126,6 @@ class Shard:
             return host_copy(rows)
         return collect_on_rank_zero(rows[:-1], self._most, self.num_samples, self.device)
 
-    @property
+    @cached_property
     def _most(self) -> int:
         return -(-self.num_samples // self.world_size)

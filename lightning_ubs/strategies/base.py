@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs._utils.arguments import call_repr
+from lightning_ubs._utils.checks import call_repr
 from lightning_ubs.functional import draw_epoch, expected_distinct, importance_weights, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.state import Shard
@@ -222,6 +222,10 @@ class Strategy(ABC):
 
     def current_uncertainty(self) -> Tensor | None:
         """U, (n, q) float32 (or the rows of ``shard``), from the predictions known now, if the strategy has one."""
+        return None
+
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The last T predictions (n, T, q) float32, oldest first, and how many of them are valid (n,), if kept."""
         return None
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:

@@ -165,6 +165,10 @@ class D2ACE(Strategy):
             return None
         return torch.cat([measures[0].float() for measures, *_ in self._blocks()])
 
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The window of each sample."""
+        return None if self._memory is None else self._memory.rows(0, self.num_samples)
+
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """The mean E, and the latest losses."""
         if self._memory is None or self.measured.weights is None:

@@ -291,6 +291,12 @@ class WindowStrategy(UncertaintyStrategy):
             self.num_samples, num_labels, self.window, self.history_dtype, device, shard=self.shard
         )
 
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The window of each sample whose rows are kept here."""
+        if not isinstance(self._memory, PredictionHistory):
+            return None
+        return self._memory.rows(self.shard.ids.start, self.shard.ids.stop)
+
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """Mean U, how much the predictions in the window move, and the loss of the latest one."""
         columns = super().sample_columns(labels)

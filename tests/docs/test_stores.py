@@ -17,7 +17,7 @@ from data_test_files import PUBLISHED
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.overrides import compare_overrides
 from lightning_ubs.experiment.store import ResultsStore

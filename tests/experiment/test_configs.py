@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import load, names
-from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
@@ -233,7 +233,7 @@ def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Pat
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("lightning_ubs", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [
         sys.executable,

@@ -10,28 +10,11 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
+from all_strategies import all_strategies
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_ubs import (
-    D2ACE,
-    UBS,
-    ActiveBias,
-    Balance,
-    BatchSelection,
-    ClassAware,
-    EpochSize,
-    EvaluationPass,
-    GroupScores,
-    HardImbalance,
-    InfoBatch,
-    LossBias,
-    Random,
-    RecencyBias,
-    RepeatFactor,
-    Strategy,
-    Weighted,
-)
+from lightning_ubs import UBS, BatchSelection, EpochSize, EvaluationPass, GroupScores, InfoBatch, Strategy, Weighted
 
 
 def double_the_second(weights: Tensor, progress: float) -> Tensor:
@@ -39,20 +22,9 @@ def double_the_second(weights: Tensor, progress: float) -> Tensor:
     return weights * torch.tensor([1.0, 2.0, 1.0 + progress])
 
 
-STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    "UBS": UBS,
-    "ActiveBias": ActiveBias,
-    "RecencyBias": RecencyBias,
-    "HardImbalance": HardImbalance,
-    "Balance": Balance,
-    "Random": Random,
-    "LossBias": LossBias,
-    "InfoBatch": InfoBatch,
+STRATEGIES: dict[str, Callable[..., Strategy]] = all_strategies() | {
     "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
     "GroupScores": partial(GroupScores, groups=[i % 3 for i in range(52)], scores=double_the_second),
-    "RepeatFactor": partial(RepeatFactor, 0.9),
-    "ClassAware": ClassAware,
-    "D2ACE": D2ACE,
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,

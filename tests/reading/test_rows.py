@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_ubs import UBS, BatchSelection, SelectionError
+from lightning_ubs import UBS, Balance, BatchSelection, SelectionError
 from lightning_ubs.reading import DatasetLabels, IdVerification, samples
 
 X, Y = data().tensors
@@ -344,6 +344,64 @@ def test_a_checkpoint_of_the_first_release_tells_nothing_of_its_dataset_and_stil
         callback.pop("labels", None)
     torch.save(state, tmp_path / "old.ckpt")
     trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=3).fit(Tiny(), loader(), ckpt_path=tmp_path / "old.ckpt")
+
+
+class Shows(Hidden):
+    """Keeps something with one row per sample that is not its labels."""
+
+    def __init__(self, item: Any = None, **kept: Any) -> None:
+        super().__init__()
+        self.item = item
+        vars(self).update(kept)
+
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i) if self.item is None else self.item(self, i)
+
+
+class Unpacks(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y, *rest = batch
+        known = rest[0] if rest and rest[0].dtype == torch.bool else torch.ones_like(y)
+        logits = self(x)
+        self.record(x, logits)
+        return (bce(logits, y.nan_to_num().clamp(min=0), reduction="none") * known).sum() / known.sum()
+
+
+OTHERS = torch.rand(N, 3, generator=torch.Generator().manual_seed(4)) < 0.5
+KNOWN = torch.rand(N, 3, generator=torch.Generator().manual_seed(5)) < 0.8
+NOT_LABELS: dict[str, Any] = {
+    "a matrix of as many zeros and ones": Shows(groups=OTHERS),
+    "a matrix of zeros and ones that is wider": Shows(words=torch.cat([OTHERS, OTHERS], 1)),
+    "the main class": Shows(labels=Y.argmax(1)),
+    "a number of classes under the name of labels": Shows(targets=(torch.arange(N) % 3).tolist()),
+    "a matrix that comes beside the labels": Shows(lambda self, i: (X[i], Y[i], self.groups[i].float()), groups=OTHERS),
+    "what is known of the labels": TensorDataset(X, Y.masked_fill(~KNOWN, torch.nan), KNOWN),
+    "what is known of labels of -1": TensorDataset(X, Y.masked_fill(~KNOWN, -1), KNOWN),
+}
+
+
+@pytest.mark.parametrize("kept", NOT_LABELS)
+def test_what_only_looks_like_labels_raises_no_alarm(kept: str) -> None:
+    selection, module = BatchSelection(UBS(), warmup_epochs=1), Unpacks()
+    module, watch, _ = fit(selection, module, loader(NOT_LABELS[kept]), max_epochs=2)
+    assert module.ids() == watch.plans
+    assert selection.to_frame()["labels"].isna().all()
+
+
+def test_what_only_looks_like_labels_hides_no_sorted_batch() -> None:
+    for dataset in (Shows(groups=OTHERS), Shows(tags=Y)):
+        assert "predictions would be credited to other samples" in refusal(rows=loader(dataset, collate_fn=sorting))
+
+
+def test_a_strategy_that_works_with_labels_is_not_given_others() -> None:
+    dataset = Shows(groups=OTHERS)
+    for labels in (None, Y):
+        selection = BatchSelection(Balance(), warmup_epochs=1, labels=labels)
+        if labels is None:
+            with pytest.raises(SelectionError, match=r"dataset's groups \[42, 3\].*labels="):
+                fit(selection, train=loader(dataset), max_epochs=1)
+        else:
+            fit(selection, train=loader(dataset), max_epochs=1)
 
 
 class Foreign(Hidden):

@@ -169,6 +169,23 @@ def test_tables_hold_value_rank_best_and_average_rank(full: Path) -> None:
     assert f"{np.mean(hard):.2f}</td>" in text
 
 
+def test_rare_and_frequent_labels_stand_in_a_table_of_what_all_methods_share(tmp_path: Path) -> None:
+    runs = [fake_run(selection=name, fold=fold) for name in ("random", "ubs") for fold in range(3)]
+    old = fake_run(selection="ubs", fold=3, metrics={"macro_auc": 0.7, "macro_f1": 0.4}, draws={})
+    plain = fake_run(selection="random", fold=3)
+    save(tmp_path, *runs, old, plain)
+    page = read(build_report(tmp_path, formats=("html", "csv")))
+    rows = list(csv.DictReader((tmp_path / "report" / "tables" / "labels.csv").read_text().splitlines()))
+    assert [(row["method"], row["runs"], row["draws_rare"]) for row in rows] == [
+        ("Random", "3", "1.0"),
+        ("UBS", "3", "1.5"),
+    ]
+    rare = np.mean([run.metrics["map_rare"].value for run in runs[3:]])
+    assert float(rows[1]["map_rare"]) == pytest.approx(rare)
+    assert f"UBS {rare:.4f}" in page.text
+    assert "1 run recorded none of this and is left out" in page.text
+
+
 def test_the_paper_stands_beside_ours(full: Path) -> None:
     rows = list(csv.DictReader((full.parent / "tables" / "paper_macro_auc.csv").read_text().splitlines()))
     assert {(row["dataset"], row["method"], row["paper"]) for row in rows} == {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from report_fixtures import DATASETS, fake_run, save
 
-from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.report import Report, ReportError, build_report, console_verdict
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, load_results
@@ -142,6 +142,43 @@ def test_seeds_on_one_split_say_nothing_about_another() -> None:
 def test_folds_whose_training_targets_are_the_same_are_one_split() -> None:
     records = [replace(one, split="same") for fold in range(5) for one in pair("yeast", 0.02 + 0.001 * fold, fold)]
     assert "on one split of the data" in console_verdict([replace(one, seed=one.fold) for one in records])
+
+
+def test_more_splits_of_the_same_two_datasets_are_not_promised_to_show_what_they_cannot() -> None:
+    gains = [0.011, -0.006, 0.004, 0.009, -0.008]
+    records = [run for data in DATASETS[:2] for fold, gain in enumerate(gains) for run in pair(data, gain, fold)]
+    (verdict,) = judge(Results(records))
+    assert verdict.sentences[1].endswith("; no number of runs on these datasets would show 0.002.")
+    text = console_verdict([replace(one, fold=0, seed=one.fold) for one in records])
+    assert "over 10 seeds on one split of each of these 2 datasets: says nothing about another split" in text
+    assert " runs would show 0.002, each on a split of its own." in text
+
+
+def test_seeds_that_repeat_a_split_are_not_counted_as_runs() -> None:
+    gains = [0.011, -0.006, 0.004, 0.009]
+    records = [
+        run for fold, gain in enumerate(gains) for seed in (0, 1) for run in pair("yeast", gain, fold, seed=seed)
+    ]
+    assert "With 4 splits a difference below" in console_verdict(records)
+
+
+def test_plain_shuffling_of_whole_epochs_is_what_others_are_compared_with() -> None:
+    records = []
+    for fold in range(3):
+        random, ours = pair("yeast", 0.01, fold)
+        half = fake_run("yeast", "mlp", "random", fold, label="A half", parameters={"epoch_size": 0.5})
+        records += [half, random, ours]
+    assert {verdict.theirs for verdict in judge(Results(records))} == {"Random"}
+
+
+def test_scores_that_come_in_steps_are_not_called_equal_because_no_step_was_taken() -> None:
+    """Percentages of seven test samples, the same for both methods on each fold."""
+    records = [
+        replace(one, monitor="val_auc", metrics={"auc": MetricValue((6 - one.fold % 2) * 100 / 7, True)})
+        for fold in range(3)
+        for one in pair("yeast", 0.0, fold)
+    ]
+    assert "undecided in auc" in console_verdict(records, margin=1.0)
 
 
 def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
