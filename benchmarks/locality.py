@@ -16,7 +16,7 @@ import torch
 
 from lightning_ubs import UBS, BatchSelection, Blocks, compare
 from lightning_ubs.data import MultiLabelDataModule
-from lightning_ubs.data.dataset import MultiLabelDataset
+from lightning_ubs.data.datamodule import MultiLabelDataset
 from lightning_ubs.models import build_model
 
 BLOCKS = 46
