@@ -86,7 +86,8 @@ class GroupScores(Strategy):
     def probabilities(self, pressure: float) -> Tensor:
         """P in proportion to the weights of the groups."""
         weights = self._relative()
-        return (weights / (weights * self._sizes).sum())[self.groups]
+        probabilities: Tensor = (weights / (weights * self._sizes).sum())[self.groups]
+        return probabilities
 
     def with_weights(self, weights: Tensor) -> Self:
         """A copy with these weights, each sample a group of its own."""
