@@ -22,9 +22,9 @@ class PredictionHistory:
         num_samples: n.
         num_labels: q.
         window: T.
-        dtype: how predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
-        device: where they are kept.
-        shard: whose predictions are kept here; those of all samples by default.
+        dtype: How predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
+        device: Where they are kept.
+        shard: Whose predictions are kept here; those of all samples by default.
 
     >>> history = PredictionHistory(num_samples=2, num_labels=1, window=2)
     >>> for p in (0.1, 0.2, 0.3):

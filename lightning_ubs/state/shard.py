@@ -42,9 +42,9 @@ class Shard:
 
     Args:
         num_samples: n.
-        rank: this process.
-        world_size: number of processes that share the rows.
-        device: where processes talk.
+        rank: This process.
+        world_size: Number of processes that share the rows.
+        device: Where processes talk.
 
     >>> shard = Shard(num_samples=5, rank=1, world_size=2)
     >>> shard.ids, shard.rows(torch.tensor([0, 3, 4, 5])).tolist()
