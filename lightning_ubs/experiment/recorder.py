@@ -61,7 +61,7 @@ class Recorder(Callback):
 
     The time of an epoch is that of training and selection; validation and what is done here are left out. What is kept
     goes into checkpoints, with two gaps: one that is written at the end of an epoch does not know that epoch's training
-    loss and what the selection logs of it; a run that goes on in mid-epoch takes the uncertainty of that moment for
+    loss and what the selection logs of it; a run that resumes in mid-epoch takes the uncertainty of that moment for
     that of the epoch's start.
 
     Args:

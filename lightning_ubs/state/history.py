@@ -102,7 +102,7 @@ class PredictionHistory:
             kept, rows = min(window, self.window), torch.arange(len(visits), device=visits.device).unsqueeze(1)
             slots = torch.arange(kept, device=visits.device)
             latest = history[rows, (visits.unsqueeze(1) - kept + slots) % window]
-            # As if only these had been seen: the count goes on from the number that is kept.
+            # As if only these had been seen: the count continues from the number that is kept.
             visits = visits.clamp(max=kept)
             history = latest.new_zeros(len(visits), self.window, self.num_labels)
             history[rows, (slots + visits.unsqueeze(1)) % kept] = latest
