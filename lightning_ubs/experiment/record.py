@@ -103,7 +103,7 @@ class RunRecord(RunIdentity):
         shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
             samples, as far as known.
         warnings: Sentences about this run that a reader of its result must see.
-        versions: Of lightning_ubs, torch, lightning and python.
+        versions: Of lightning_ubs, torch, lightning and python; and the machine.
         started: Time in ISO format.
         trace: Whether the store holds the arrays of this run.
         split: Digest of the training targets, which tells splits of the data apart; empty if unknown.

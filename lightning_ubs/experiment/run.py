@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """What runs are done with."""
+    """What runs are done with, and on."""
     packages = {name: version(name.replace("_", "-")) for name in ("lightning_ubs", "torch", "lightning")}
-    return packages | {"python": platform.python_version()}
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    return packages | {"python": platform.python_version(), "machine": machine}

@@ -167,6 +167,7 @@ def test_keys_that_users_override_reach_the_strategy() -> None:
 
 # Runs of one fold and, where the paper has them, of all its datasets.
 SIZES = {
+    "first": 4,
     "paper_table": 13 * 3 * 6,
     "ablation": 8,
     "lambda_sensitivity": 2 * 11,
@@ -194,6 +195,7 @@ SIZES = {
 FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0], "alternatives_settings": [0]}
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
+EPOCHS |= {"first": {60}}
 EPOCHS |= {"alternatives_settings": {40, 80}, "alternatives": {20, 40, 80}, "short": {10, 20}}
 # The one dataset of the experiments that is not in the catalog; they call it data=file.
 BY_HAND = "stackex_chess"
