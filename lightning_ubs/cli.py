@@ -7,9 +7,11 @@ import io
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
-  lightning-ubs compare                 Random, UBS and InfoBatch on embedded data, and the verdict, in two minutes
+  lightning-ubs compare                 a first look: two losses, with UBS and without, in two minutes
   lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
@@ -38,6 +40,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
+_TYPED: ContextVar[str] = ContextVar("typed", default="")  # the whole command, for the report
 
 
 class Stopped(BaseException):
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for what went wrong, 2 for what was not understood."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = (given[0], given[1:]) if given else ("--help", [])
+    _TYPED.set(shlex.join(["lightning-ubs", *given]))
     if command in ("--help", "-h", "help"):
         _say(HELP.rstrip())
         return 0
@@ -211,7 +215,8 @@ def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] 
 
     options = dict(options)
     output, formats = options.pop("output") or Path(results) / "report", options.pop("formats")
-    report = Report.of_folder(results, paper=_paper(options.pop("paper")), **options)
+    command = _TYPED.get() if records else ""  # what made the runs, not what made the page of them
+    report = Report.of_folder(results, paper=_paper(options.pop("paper")), command=command, **options)
     if records:
         _say(report.about(records).summary)
     _say(f"report: {report.write(output, formats)}")

@@ -7,7 +7,7 @@ from lightning_ubs.data.catalog import entry, fetch, load, names
 from lightning_ubs.data.entries import Entry, View
 from lightning_ubs.data.folds import stratified_folds
 from lightning_ubs.data.readers import read_dataset
-from lightning_ubs.data.synthetic import latent_correlation, make_digits, make_synthetic
+from lightning_ubs.data.synthetic import latent_correlation, make_digits, make_synthetic, make_tags
 from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 
@@ -27,6 +27,7 @@ __all__ = [
     "load",
     "make_digits",
     "make_synthetic",
+    "make_tags",
     "names",
     "read_dataset",
     "stratified_folds",

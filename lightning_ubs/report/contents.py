@@ -37,14 +37,21 @@ class Contents:
         margin: Differences that do not matter; None: `lightning_ubs.report.verdict.DEFAULT_MARGIN`.
         title: Heading of the page.
         paper: CSV of printed tables to show beside ours.
+        command: What was typed to get here.
     """
 
     def __init__(
-        self, results: Results, margin: float | None = None, title: str = TITLE, paper: Path | None = None
+        self,
+        results: Results,
+        margin: float | None = None,
+        title: str = TITLE,
+        paper: Path | None = None,
+        command: str = "",
     ) -> None:
         self.results = results
         self.margin = margin_of(results, margin)
         self.title = title
+        self.command = command
         self._paper = paper
 
     @cached_property
@@ -75,8 +82,8 @@ class Contents:
 
     @cached_property
     def savings(self) -> Savings | None:
-        """What cheaper trainings do."""
-        return find_savings(self.results, self.margin)
+        """What cheaper trainings do; None where plain shuffling had one budget, so that nothing can be told."""
+        return find_savings(self.results, self.margin) if self.results.several_budgets else None
 
     @cached_property
     def cautions(self) -> list[str]:

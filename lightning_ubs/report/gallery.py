@@ -67,8 +67,10 @@ def render_gallery(report: Contents, folder: Path, formats: Sequence[str]) -> Ga
     if {"svg", "png"} & set(formats):
         folder.mkdir(parents=True, exist_ok=True)
     colors = {method.label: look.color for method, look in method_looks(report.results.methods).items()}
-    gains = [gain_plot(report.verdicts, colors)] if report.verdicts else []
-    ranked = [test.ranks for test in report.tests if test.ranks is not None and not report.results.swept]
+    # The page draws the gains itself, to fit any width; the figure is for papers.
+    gains = [gain_plot(report.verdicts, colors)] if report.verdicts and {"svg", "png"} & set(formats) else []
+    shown = report.results.ranked and not report.results.swept
+    ranked = [test.ranks for test in report.tests if test.ranks is not None and shown]
     diagrams = [rank_plot(test, colors) for test in ranked]
     material = Material(report.results, report.traced)
     sections = [(kind, list(kind.plots(material))) for kind in KINDS]

@@ -60,6 +60,7 @@ class Report(Contents):
         metrics: str | Sequence[str] | None = None,
         margin: float | None = None,
         monitor: str | None = None,
+        command: str = "",
     ) -> Report:
         """The report of a results folder; arguments as for `build_report`.
 
@@ -69,7 +70,7 @@ class Report(Contents):
         checked_margin(margin)
         metrics = [metrics] if isinstance(metrics, str) else metrics
         found = load_results(Path(results), metrics, monitor)
-        return cls(found, margin, title, Path(paper) if paper is not None else None)
+        return cls(found, margin, title, Path(paper) if paper is not None else None, command)
 
     def about(self, records: Sequence[RunRecord]) -> Report:
         """The report of these runs: this one if it is about no others, so that nothing is computed twice."""
@@ -159,6 +160,7 @@ def build_report(
     formats: str | Sequence[str] = DEFAULT_FORMATS,
     metrics: str | Sequence[str] | None = None,
     margin: float | None = None,
+    command: str = "",
 ) -> Path:
     """Write the report of a results folder.
 
@@ -172,6 +174,7 @@ def build_report(
         metrics: Which to show, such as ``["macro_auc", "one_error"]``; default: the paper's three and macro average
             precision of the built-in models, and every metric of your own.
         margin: Differences that do not matter: up to it two methods count as equal, and a cheaper training as no worse.
+        command: What was typed to get here, for the page.
 
     Returns:
         The path of ``index.html``, or the output folder if ``html`` is not among the formats.
@@ -180,7 +183,8 @@ def build_report(
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
     formats = checked_formats(formats)
-    return Report.of_folder(results, paper, title, metrics, margin).write(output or Path(results) / "report", formats)
+    report = Report.of_folder(results, paper, title, metrics, margin, command=command)
+    return report.write(output or Path(results) / "report", formats)
 
 
 def checked_formats(formats: str | Sequence[str]) -> list[str]:

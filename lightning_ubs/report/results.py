@@ -26,6 +26,7 @@ from lightning_ubs.report.method import (
     ordered,
 )
 from lightning_ubs.report.metric import Metric, recorded_metrics
+from lightning_ubs.report.statistics import MIN_DATASETS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[int, int]
@@ -147,6 +148,17 @@ class Results:
     def settings(self) -> list[tuple[str, str]]:
         """All (data, model) that have runs, in the order of appearance."""
         return list(dict.fromkeys((run.data, run.model) for run in self.runs))
+
+    @property
+    def ranked(self) -> bool:
+        """Whether there are enough datasets for ranks, Friedman's test and critical differences."""
+        return len({run.dataset for run in self.runs}) >= MIN_DATASETS
+
+    @property
+    def several_budgets(self) -> bool:
+        """Whether plain shuffling was trained with several budgets, without which no saving can be shown."""
+        plain = [run for run in self.runs if run.method.key == BASELINE]
+        return len({(run.record.max_epochs, str(run.method.values.get("epoch_size"))) for run in plain}) > 1
 
     @property
     def swept(self) -> bool:

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import alternative_tables as made  # noqa: E402
 
+pytestmark = pytest.mark.docs
+
 PAGE = " ".join((ROOT / "docs" / "alternatives.md").read_text(encoding="utf-8").split())
 OVER, PRECISION = "these sets", "macro average precision"
 Lines = dict[tuple[str, str, str, int], dict[str, Any]]

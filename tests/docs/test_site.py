@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from raised_messages import FRAGMENTS, Message, messages  # noqa: E402
 
+pytestmark = pytest.mark.docs
+
 PUBLIC = ("", ".functional", ".state", ".strategies", ".data", ".models", ".metrics", ".report")
 # Messages of one part: they wrap another's words, tell a fact that needs nothing, or say at once what is allowed.
 ONE_PART = re.compile(

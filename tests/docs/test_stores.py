@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import tables  # noqa: E402
 
+pytestmark = pytest.mark.docs
+
 COMMAND = re.compile(r"^lightning-ubs compare (.*results=docs/results/(\w+))$", re.MULTILINE)
 # Stores with runs of a dataset that is not in the catalog.
 BY_HAND = ("alternatives", "alternatives_settings", "short")

@@ -354,6 +354,7 @@ def test_the_small_form_of_every_experiment_is_run() -> None:
     assert set(EXPERIMENTS) == {path.stem for path in (Path(__file__).parents[2] / "configs/experiment").glob("*.yaml")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_small_form_of_every_experiment_runs_to_its_report(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runs, word, *part = EXPERIMENTS[name]

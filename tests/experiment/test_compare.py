@@ -106,6 +106,7 @@ def indented(code: str) -> str:
     return code.strip().replace("\n", "\n    ")
 
 
+@pytest.mark.slow
 def test_script_notebook_and_hydra_give_the_same_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

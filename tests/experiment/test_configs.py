@@ -167,6 +167,7 @@ def test_keys_that_users_override_reach_the_strategy() -> None:
 
 # Runs of one fold and, where the paper has them, of all its datasets.
 SIZES = {
+    "first": 4,
     "paper_table": 13 * 3 * 6,
     "ablation": 8,
     "lambda_sensitivity": 2 * 11,
@@ -194,6 +195,7 @@ SIZES = {
 FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0], "alternatives_settings": [0]}
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
+EPOCHS |= {"first": {60}}
 EPOCHS |= {"alternatives_settings": {40, 80}, "alternatives": {20, 40, 80}, "short": {10, 20}}
 # The one dataset of the experiments that is not in the catalog; they call it data=file.
 BY_HAND = "stackex_chess"
@@ -228,6 +230,7 @@ def test_every_experiment_has_a_small_form(name: str) -> None:
     assert config["results"] == f"results/{name}-smoke"
 
 
+@pytest.mark.slow
 def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")

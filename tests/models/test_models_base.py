@@ -160,6 +160,7 @@ def test_bf16_stays_finite_and_hands_out_single_precision(name: str, precision: 
     assert all(probs.dtype == torch.float32 and probs.isfinite().all() for probs in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and g++ is not installed")
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_forward_predicts_the_same(name: str) -> None:

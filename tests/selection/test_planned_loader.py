@@ -123,6 +123,7 @@ def read(workers: int, first: int, root: int | None = 5) -> list[Any]:
     return batches
 
 
+@pytest.mark.slow
 def test_random_numbers_of_workers_follow_from_the_batch_whoever_makes_it() -> None:
     whole = read(2, 0)
     assert len({float(value) for batch in whole for value in batch.flatten()}) == 3 * N
