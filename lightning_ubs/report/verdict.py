@@ -39,7 +39,7 @@ ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
 DEFAULT_MARGIN = 0.001
 USUAL_UNITS = 10
 _ALPHA = 0.05
-_MOST_NAMED = 6
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,7 @@ class Verdict:
                 f"{self.theirs}): at most half of the gain is due to which samples are emphasized."
             ]
         return [
-            f"Whether the same P on random samples does as well is undecided: the difference is "
-            f"{interval_text(ahead.interval)}."
+            f"What the same P on random samples does is undecided: the difference is {interval_text(ahead.interval)}."
         ]
 
     @property
