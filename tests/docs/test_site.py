@@ -113,7 +113,7 @@ def test_the_picture_of_the_mechanism_is_that_of_the_equations() -> None:
     for theme in mechanism["THEMES"]:
         drawn = mechanism["mechanism"](theme)
         assert (ROOT / "docs" / f"mechanism_{theme}.svg").read_text(encoding="utf-8") == drawn
-        assert "the least sure 100 × the surest" in drawn
+        assert "unsure to sure 100 : 1" in drawn
 
 
 def test_messages_are_found_wherever_they_are_raised(tmp_path: Path) -> None:
