@@ -32,8 +32,8 @@ class PairCounts:
     """Counts of two blocks of labels; one bin of each label is left out, because it follows from the margins.
 
     Attributes:
-        rows: labels of the first block.
-        columns: labels of the second block, the same or a later one.
+        rows: Labels of the first block.
+        columns: Labels of the second block, the same or a later one.
         joint: (k, k, rows, columns), k = bins - 1; float32 or float64, exact.
         row_margin: (k, rows), how often each bin occurs at all.
         column_margin: (k, columns).
@@ -57,12 +57,12 @@ def count_pairs(
     """Counts of all pairs of blocks of labels, the second block not before the first.
 
     Args:
-        chunks: gives U in chunks of rows, each (rows, q); called once per pass over the samples.
+        chunks: Gives U in chunks of rows, each (rows, q); called once per pass over the samples.
         num_samples: n.
         num_labels: q.
-        bins: number of bins (τ).
-        memory: bytes that counting may use; what it bounds is the number of labels counted in one pass.
-        total: adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
+        bins: Number of bins (τ).
+        memory: Bytes that counting may use; what it bounds is the number of labels counted in one pass.
+        total: Adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
     """
     exact = torch.float64 if num_samples > EXACT_SINGLE else torch.float32
     # Counts are there up to three times while they are added up.
@@ -123,7 +123,12 @@ class _BinnedRows:
             return
         for chunk in self._chunks():
             # Cut off, because what is not negative is rounded down so.
-            yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+            if not _is_for_numpy(chunk):
+                yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+                continue
+            scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
+            np.clip(scaled, 0, self._bins - 1, out=scaled)
+            yield torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
 
 
 def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[list[int]]]:
@@ -155,11 +160,11 @@ class _Counter:
     *Sparsely*, on a CPU: for each bin of each label, the sum of the one-hot rows of the samples that are in it.
 
     Args:
-        blocks: all blocks of labels.
-        panel: numbers of the blocks that are counted.
+        blocks: All blocks of labels.
+        panel: Numbers of the blocks that are counted.
         numbers: (k, q), which bins of each label are counted, all but one.
-        exact: a type in which the sums of all samples are exact.
-        sparse: which of the two ways.
+        exact: A type in which the sums of all samples are exact.
+        sparse: Which of the two ways.
     """
 
     def __init__(
@@ -189,7 +194,7 @@ class _Counter:
                 self._recent.append(torch.zeros(size, device=numbers.device))
         self._total: list[Tensor] = []
         self._since = 0
-        self._hot = torch.empty(0)
+        self._hot = np.empty(0, np.float32)
 
     def add(self, binned: Tensor) -> None:
         """Count a chunk of bins, (rows, q)."""
@@ -232,21 +237,31 @@ class _Counter:
 
     def _add_product(self, binned: Tensor) -> None:
         """Multiply each block with itself and all later ones."""
-        values = _transposed(binned).float()
-        cells = self._width * len(binned)
-        if self._hot.numel() < cells:  # used again: fresh memory costs more than what is written to it
-            self._hot = torch.empty(cells, dtype=values.dtype, device=values.device)
-        hot = self._hot[:cells].view(self._width, -1)
-        for block, labels in self._labels.items():
-            view = hot[self._columns[block]].view(self._k, -1, len(binned))
-            torch.eq(values[labels], self._numbers[:, labels, None], out=view)
+        hot = self._one_hot(binned)
         for i, recent in zip(self._panel, self._recent, strict=True):
             own, half = hot[self._columns[i]], len(recent)
             both = len(own) - half
-            shared = torch.add(own[:both], own[half:], alpha=_SHARE)
+            shared = _shared(own[:both], own[half:])
             if both < half:  # an odd number of bins
                 shared = torch.cat([shared, own[both:half]])
             recent.addmm_(shared, hot[self._columns[i].start :].T)
+
+    def _one_hot(self, binned: Tensor) -> Tensor:
+        """Which of the rows of bins is in each bin of each label that is counted, (columns, rows) float32."""
+        values, numbers, rows = _transposed(binned), self._numbers, len(binned)
+        if not _is_for_numpy(binned):
+            one_hot = torch.empty(self._width, rows, device=binned.device)
+            for block, labels in self._labels.items():
+                out = one_hot[self._columns[block]].view(self._k, -1, rows)
+                torch.eq(values[labels], numbers[:, labels, None], out=out)
+            return one_hot
+        if self._hot.size < self._width * rows:  # used again: fresh memory costs more than what is written to it
+            self._hot = np.empty(self._width * rows, np.float32)
+        hot = self._hot[: self._width * rows].reshape(self._width, rows)
+        for block, labels in self._labels.items():
+            is_in = np.from_dlpack(values[labels]) == np.from_dlpack(numbers[:, labels, None])
+            hot[self._columns[block]].reshape(self._k, -1, rows)[...] = is_in
+        return torch.from_numpy(hot)
 
     def _add_sparsely(self, binned: Tensor) -> None:
         """Find the samples of each bin and add their rows."""
@@ -268,6 +283,23 @@ class _Counter:
             low, high = begin[own.start], begin[own.stop]
             bags = torch.from_numpy(begin[own] - low)
             recent += embedding_bag(samples[low:high], one_hot[:, own.start :], bags, mode="sum")
+
+
+def _is_for_numpy(values: Tensor) -> bool:
+    """Whether NumPy does what goes cell by cell: its one thread waits for no other, as PyTorch's do in every step.
+
+    The steps are so short that two threads which share a busy processor take many times as long as one.
+    """
+    return values.device.type == "cpu" and values.dtype != torch.bfloat16
+
+
+def _shared(low: Tensor, high: Tensor) -> Tensor:
+    """Two counts in one number."""
+    if not _is_for_numpy(low):
+        return torch.add(low, high, alpha=_SHARE)
+    both = np.multiply(np.from_dlpack(high), np.float32(_SHARE))
+    both += np.from_dlpack(low)
+    return torch.from_numpy(both)
 
 
 def _transposed(binned: Tensor) -> Tensor:

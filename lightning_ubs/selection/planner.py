@@ -310,7 +310,7 @@ class Selector:
         self._queue.add(batch, reading)
 
     def settle(self) -> None:
-        """Learn what waits; whoever reads what the strategy remembers asks for this first."""
+        """Flush pending batches. Call before reading strategy state."""
         self._queue.settle()
 
     def learn(self, batch: int, seen: Observation) -> None:
@@ -413,7 +413,7 @@ class Selector:
         return state if self.probabilities is None else state | {"probabilities": self.probabilities.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
+        """Resume from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
         self._queue.clear()
         self.seed = state["seed"]
@@ -477,7 +477,7 @@ class Selector:
         return self.plan
 
     def check_labels(self, probs: Tensor) -> None:
-        """Refuse predictions for another number of labels than is remembered."""
+        """Refuse predictions for another number of labels than the history has."""
         labels, known = probs.shape[1], self.strategy.num_labels
         if known not in (None, labels):
             raise SelectionError(
