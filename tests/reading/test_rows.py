@@ -494,6 +494,27 @@ def test_items_of_any_layout_are_compared(layout: str) -> None:
     assert "not those of the items" in refusal(rows=Foreign(*FOREIGN[layout]).loader(in_order=False))
 
 
+class Packed:
+    """A batch of a class of its own, of which a property raises."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.x, self.truth = stacked(samples)
+
+    @property
+    def labels(self) -> Any:
+        raise OSError("closed")
+
+
+def test_a_batch_may_have_a_property_that_raises() -> None:
+    class Opens(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step((batch.x, batch.truth), batch_idx)
+
+    module = Opens()
+    _, watch, _ = fit(BatchSelection(UBS(), warmup_epochs=1), module, loader(collate_fn=Packed), max_epochs=2)
+    assert module.ids() == watch.plans
+
+
 class Ends(Hidden):
     """Cannot be read in another process than that of the training."""
 
