@@ -99,6 +99,15 @@ def test_differences_within_the_margin_are_called_equal(tmp_path: Path) -> None:
     assert "equal within 0.002" in build_report(tmp_path, formats=("html",), margin=0.002).read_text()
 
 
+def test_a_difference_in_a_loss_of_small_size_is_not_printed_as_zero() -> None:
+    records = [
+        replace(one, metrics={"loss": MetricValue(3e-5 + (2e-6 + 1e-7 * one.fold) * (one.selection == "ubs"), False)})
+        for fold in range(3)
+        for one in pair("yeast", 0.0, fold)
+    ]
+    assert "UBS is worse than Random in loss: −0.0000021 (95 % −0.0000023 to −0.0000019)" in console_verdict(records)
+
+
 @pytest.mark.parametrize("margin", [0, -0.1, float("nan"), "0.001", True])
 def test_a_margin_that_is_none_is_refused(margin: Any) -> None:
     with pytest.raises(ReportError, match=r"margin=.* is out of range; give the difference that does not matter"):
