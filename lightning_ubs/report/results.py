@@ -233,8 +233,10 @@ def checked_results(
     monitor: str | None = None,
 ) -> Results:
     """The results of these records, if any of them finished and measured something."""
+    if not records:
+        raise ReportError("there are no runs to compare; run `lightning-ubs compare` first.")
     if not any(record.finished for record in records):
-        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1] if records else "no run"
+        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1]
         raise ReportError(
             f"none of the {len(records)} runs finished; the last failed with: {last.rstrip('.')}. Correct that and run "
             "the comparison again."

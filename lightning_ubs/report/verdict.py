@@ -324,6 +324,11 @@ def no_verdict(results: Results) -> str:
             "with mode=max or mode=min."
         )
     names = join([method.label for method in results.methods], _MOST_NAMED)
+    if results.comparisons:
+        return (
+            f"There is no verdict: no two runs of {names} have a number for {results.primary.title} that can be "
+            "compared. Log one in each, as test_NAME in test_step."
+        )
     return (
         f"There is no verdict: the runs of {names} hold no two methods to compare on the same data, model, fold and "
         "seed. Include random and one other method among the selections of `lightning-ubs compare`."

@@ -197,9 +197,19 @@ def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
 
 def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
     names = ("scene", "yeast", "enron", "bibtex", "rcv1subset1", "rcv1subset1_aligned")
+    results = Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * (number > 3) - 0.005)])
+    (block,) = build_table(results, MACRO_AUC).blocks
+    assert block.average_ranks == [1 + 1 / 5, 2 - 1 / 5], "Random is ahead on four of five"
     (verdict,) = judge(Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * number)]))
     assert verdict.primary.evidence.units == 5
     assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
+
+
+def test_scores_that_no_pair_has_are_said_to_be_missing() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", math.nan, fold)]
+    assert "no two runs of Random and UBS have a number for Macro-AUC that can be compared" in console_verdict(records)
+    with pytest.raises(ReportError, match="there are no runs to compare"):
+        console_verdict([])
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
