@@ -353,7 +353,7 @@ class BatchSelection(Callback):
 
     @property
     def kept_ids(self) -> range:
-        """Ids of the samples whose predictions this process remembers: all, unless ``memory="sharded"``."""
+        """Ids of the samples whose history this rank keeps: all, unless ``memory="sharded"``."""
         return self.strategy.shard.ids
 
     @property
@@ -429,7 +429,7 @@ class BatchSelection(Callback):
         * ``weight``, ``probability``: w and P at the start of this epoch.
         * ``times_drawn``, ``last_epoch_drawn``: how often and when last it was trained on, warm-up included.
         * ``mean_uncertainty``: ``selection.uncertainty``, the mean over the labels.
-        * ``fluctuation``: how much its remembered predictions move from one to the next, the mean over the labels.
+        * ``fluctuation``: how much the predictions in its history move from one to the next, the mean over the labels.
         * ``latest_loss``: binary cross-entropy of its latest prediction, the mean over the labels, if these are known.
         * ``labels``: names of its true labels (numbers where there are no names), joined by ``"; "``.
 
@@ -504,8 +504,8 @@ class BatchSelection(Callback):
     def suspicious_labels(self, top: int | float = 100) -> DataFrame:
         """The (sample, label) pairs that the model contradicts most persistently: candidates for label errors.
 
-        The score is the mean distance between the given label and the remembered predictions: of the last T training
-        passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
+        The score is the mean distance between the given label and the predictions in the history: of the last T
+        training passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
         ``label``, ``given``, ``mean_prediction`` and ``score``, the highest score first.
 
         These predictions come from training passes: the model has learned the label that it is asked about, and with
@@ -519,7 +519,7 @@ class BatchSelection(Callback):
             top: how many pairs, as a number or as a share below 1 of all pairs.
 
         Raises:
-            SelectionError: if the labels are not known, or the strategy remembers no predictions.
+            SelectionError: if the labels are not known, or the strategy keeps no history of predictions.
         """
         return frame.suspicious_labels(self, top)
 

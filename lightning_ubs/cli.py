@@ -215,7 +215,8 @@ def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] 
 
     options = dict(options)
     output, formats = options.pop("output") or Path(results) / "report", options.pop("formats")
-    report = Report.of_folder(results, paper=_paper(options.pop("paper")), command=_TYPED.get(), **options)
+    command = _TYPED.get() if records else ""  # what made the runs, not what made the page of them
+    report = Report.of_folder(results, paper=_paper(options.pop("paper")), command=command, **options)
     if records:
         _say(report.about(records).summary)
     _say(f"report: {report.write(output, formats)}")

@@ -37,12 +37,12 @@ class KnownMethod:
     """A method of this package. The order of `METHODS` is that of tables and figures.
 
     Attributes:
-        key: in ``selection=KEY``, in ``configs/selection`` and in results.
-        label: name to display.
-        class_name: of its strategy in ``lightning_ubs.strategies``, or ``"file.Class"`` of a file there.
-        look: how it is drawn.
-        paper: its column in the paper's tables; empty if it is not in them.
-        aliases: other keys that results may hold.
+        key: In ``selection=KEY``, in ``configs/selection`` and in results.
+        label: Name to display.
+        class_name: Of its strategy in ``lightning_ubs.strategies``, or ``"file.Class"`` of a file there.
+        look: How it is drawn.
+        paper: Its column in the paper's tables; empty if it is not in them.
+        aliases: Other keys that results may hold.
     """
 
     key: str

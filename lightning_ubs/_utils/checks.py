@@ -44,7 +44,7 @@ def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str], way_out: str) -> str:
-    """The way out of an unknown word, after the known word that was probably meant, if there is one.
+    """A hint for an unknown word: the known one that was probably meant, if there is one, then ``way_out``.
 
     >>> did_you_mean("Lamda1", ["lambda1", "window"], "valid keys are lambda1, window.")
     'did you mean lambda1? Valid keys are lambda1, window.'

@@ -13,7 +13,7 @@ class KnownMetric:
         key: Its name in logs, without ``val_`` or ``test_``, and in results.
         title: Its name in print.
         higher_is_better: Which way is better.
-        reported: Whether a report has a table of it unless it is told otherwise.
+        reported: Whether a report has a table of it by default.
         collected: Whether `lightning_ubs.metrics.multilabel_metrics` has it; the models derive the others.
     """
 
@@ -48,4 +48,4 @@ TITLES: dict[str, str] = {row.key: row.title for row in METRICS}
 """What each key is called in print."""
 
 REPORTED: tuple[str, ...] = tuple(row.key for row in METRICS if row.reported)
-"""What a report shows unless it is told otherwise: the paper's three, and macro average precision."""
+"""What a report shows by default: the paper's three, and macro average precision."""

@@ -240,9 +240,9 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
 
     Args:
         key: dotted.
-        value: what was given for it.
-        config: the configuration.
-        run: the configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
+        value: What was given for it.
+        config: The configuration.
+        run: The configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
     """
     *path, last = key.split(".")
     depth = len(path)

@@ -61,24 +61,24 @@ class Recorder(Callback):
 
     The time of an epoch is that of training and selection; validation and what is done here are left out. What is kept
     goes into checkpoints, with two gaps: one that is written at the end of an epoch does not know that epoch's training
-    loss and what the selection logs of it; a run that goes on in mid-epoch takes the uncertainty of that moment for
+    loss and what the selection logs of it; a run that resumes in mid-epoch takes the uncertainty of that moment for
     that of the epoch's start.
 
     Args:
-        selection: the callback to watch.
-        trace: whether to keep what became of each sample.
-        epochs: epochs whose label correlation is kept; None: first selected, middle and last.
-        monitor: the logged value that decides the best epoch.
-        mode: whether it should be large or small.
+        selection: The callback to watch.
+        trace: Whether to keep what became of each sample.
+        epochs: Epochs whose label correlation is kept; None: first selected, middle and last.
+        monitor: The logged value that decides the best epoch.
+        mode: Whether it should be large or small.
 
     Attributes:
-        curves: by name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
+        curves: By name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
             ``selection_seconds``, ``samples``, ``pressure``, ``effective_sample_size`` and ``correlation_drift``; None
             where there is none.
-        validated: by epoch, what validation logged.
-        correlations: by epoch, C (q, q).
-        times_selected: draws of each sample in selected epochs, (n,).
-        max_epochs: epochs that were asked for; None if unlimited.
+        validated: By epoch, what validation logged.
+        correlations: By epoch, C (q, q).
+        times_selected: Draws of each sample in selected epochs, (n,).
+        max_epochs: Epochs that were asked for; None if unlimited.
     """
 
     def __init__(
@@ -191,12 +191,12 @@ class Recorder(Callback):
         """Add this training to a results folder, which ``lightning-ubs report`` reads. Runs anew replace older ones.
 
         Args:
-            results: the folder; it is made if it does not exist.
-            data: name of the dataset, to display and to group by.
-            model: name of the model, likewise.
-            label: name of the method; the strategy's by default.
-            seed: that tells this run from others of the same method; the selection's by default.
-            fold: which part of the data was held out, likewise.
+            results: The folder; it is made if it does not exist.
+            data: Name of the dataset, to display and to group by.
+            model: Name of the model, likewise.
+            label: Name of the method; the strategy's by default.
+            seed: That tells this run from others of the same method; the selection's by default.
+            fold: Which part of the data was held out, likewise.
 
         Returns:
             What was written, without the arrays per sample.

@@ -35,12 +35,12 @@ def batch_selection(
     """The callback of this package's configurations; ``hydra.utils.instantiate`` calls it.
 
     Args:
-        strategy: key of a method of this package, such as ``"ubs"``.
-        name: in results; not used here.
-        label: to display; not used here.
-        variant: of an ablation; not used here.
-        of: label of the method that this is the control of: its probabilities are dealt to random samples.
-        settings: arguments of the strategy and of :class:`BatchSelection`, side by side.
+        strategy: Key of a method of this package, such as ``"ubs"``.
+        name: In results; not used here.
+        label: To display; not used here.
+        variant: Of an ablation; not used here.
+        of: Label of the method that this is the control of: its probabilities are dealt to random samples.
+        settings: Arguments of the strategy and of :class:`BatchSelection`, side by side.
 
     >>> batch_selection("ubs", lambda1=0.6, warmup_epochs=3).start_epoch
     3

@@ -42,7 +42,7 @@ def train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Run
     """Train, take the best validation epoch, and test it.
 
     ``folder`` gets the checkpoint of the best epoch, ``checkpoints/best.ckpt``. If it is kept, it gets ``trace.npz`` as
-    well, and training can go on from the checkpoint.
+    well, and training can resume from the checkpoint.
     """
     with isolate_rng():
         return _train(run, folder, store, keep)

@@ -31,8 +31,8 @@ def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float 
 
     Args:
         uncertainty: U, (n, q) in [0, 1].
-        bins: number of bins (τ).
-        log_base: base of the logarithm; the paper's plain "log" is read as natural.
+        bins: Number of bins (τ).
+        log_base: Base of the logarithm; the paper's plain "log" is read as natural.
 
     Returns:
         C, (q, q) float64.
@@ -63,13 +63,13 @@ def correlation_of_chunks(
     way.
 
     Args:
-        chunks: gives the chunks of U, each (rows, q); called once per pass over the samples.
+        chunks: Gives the chunks of U, each (rows, q); called once per pass over the samples.
         num_samples: n.
         num_labels: q.
-        bins: number of bins (τ).
-        log_base: base of the logarithm.
-        memory: bytes to use beside C and the chunks.
-        total: adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
+        bins: Number of bins (τ).
+        log_base: Base of the logarithm.
+        memory: Bytes to use beside C and the chunks.
+        total: Adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
 
     Returns:
         C, (q, q) float64.

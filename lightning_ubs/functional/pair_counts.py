@@ -32,8 +32,8 @@ class PairCounts:
     """Counts of two blocks of labels; one bin of each label is left out, because it follows from the margins.
 
     Attributes:
-        rows: labels of the first block.
-        columns: labels of the second block, the same or a later one.
+        rows: Labels of the first block.
+        columns: Labels of the second block, the same or a later one.
         joint: (k, k, rows, columns), k = bins - 1; float32 or float64, exact.
         row_margin: (k, rows), how often each bin occurs at all.
         column_margin: (k, columns).
@@ -57,12 +57,12 @@ def count_pairs(
     """Counts of all pairs of blocks of labels, the second block not before the first.
 
     Args:
-        chunks: gives U in chunks of rows, each (rows, q); called once per pass over the samples.
+        chunks: Gives U in chunks of rows, each (rows, q); called once per pass over the samples.
         num_samples: n.
         num_labels: q.
-        bins: number of bins (τ).
-        memory: bytes that counting may use; what it bounds is the number of labels counted in one pass.
-        total: adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
+        bins: Number of bins (τ).
+        memory: Bytes that counting may use; what it bounds is the number of labels counted in one pass.
+        total: Adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
     """
     exact = torch.float64 if num_samples > EXACT_SINGLE else torch.float32
     # Counts are there up to three times while they are added up.
@@ -155,11 +155,11 @@ class _Counter:
     *Sparsely*, on a CPU: for each bin of each label, the sum of the one-hot rows of the samples that are in it.
 
     Args:
-        blocks: all blocks of labels.
-        panel: numbers of the blocks that are counted.
+        blocks: All blocks of labels.
+        panel: Numbers of the blocks that are counted.
         numbers: (k, q), which bins of each label are counted, all but one.
-        exact: a type in which the sums of all samples are exact.
-        sparse: which of the two ways.
+        exact: A type in which the sums of all samples are exact.
+        sparse: Which of the two ways.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ def stratified_order(labels: Tensor, batch_size: int, generator: Generator) -> T
 
     Args:
         labels: (n, q) of 0 and 1, on the CPU.
-        batch_size: capacity of every batch but the last, which takes the rest.
-        generator: the only source of randomness.
+        batch_size: Capacity of every batch but the last, which takes the rest.
+        generator: The only source of randomness.
 
     Returns:
         (n,) int64: the batches one after the other in random order, a short one last.

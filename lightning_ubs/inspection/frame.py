@@ -195,7 +195,7 @@ def sample_columns(selection: Inspected) -> dict[str, Tensor]:
 
 
 def label_matrix(selection: Inspected, num_samples: int) -> Tensor:
-    """The true labels (n, q) of 0 and 1; refuses to go on without them."""
+    """The true labels (n, q) of 0 and 1; refuses to continue without them."""
     labels = selection.known_labels.matrix(num_samples, selection.strategy.num_labels)
     if labels is None:
         raise SelectionError(
@@ -250,7 +250,7 @@ def suspicious_labels(selection: Inspected, top: int | float = 100) -> DataFrame
 
 
 def mean_predictions(selection: Inspected) -> tuple[Tensor, Tensor]:
-    """Mean of the remembered predictions (n, q) and how many they are (n,), on the CPU."""
+    """Mean of the predictions in the history (n, q) and their number (n,), on the CPU."""
     strategy, n = selection.strategy, known_samples(selection)
     rows = block_rows((strategy.num_labels or 1) * getattr(strategy, "window", 1))
     blocks = [strategy.mean_predictions(first, min(first + rows, n)) for first in range(0, n, rows)]

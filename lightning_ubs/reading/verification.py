@@ -94,7 +94,7 @@ class IdVerification:
         self._batch: Any = None
         self._where = ""
 
-    def doubt_guess(self, planned: Tensor, batch: Any) -> DatasetLabels | None:
+    def doubt_guess(self, plan: EpochPlan, k: int, batch: Any) -> DatasetLabels | None:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
 
         It is unlike what the batch shows as its labels, and either stands beside them in the batch, or is no part of
@@ -107,7 +107,7 @@ class IdVerification:
         if not self._is_in_doubt or labels is None or batch is None:
             return None
         self._is_in_doubt = False
-        is_mistaken = self._is_mistaken(labels, planned, batch)
+        is_mistaken = self._is_mistaken(labels, plan[k], batch)
         if world_size() > 1:
             is_mistaken = any(gather_objects(is_mistaken))
         if not is_mistaken:
@@ -271,10 +271,11 @@ class IdVerification:
         known = None if self._place is None else part_at(batch, self._place)
         rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
         count = _rows_in(batch) if rows is None else len(rows)
-        if count is not None and count < planned:
+        if count is not None and (count < planned or (rows is not None and count > planned and self._ids is not False)):
+            which, how = ("missing", "drops") if count < planned else ("added", "adds")
             raise SelectionError(
                 f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
-                "which are missing. A collate function that drops samples is the likely cause: leave bad samples out "
+                f"which are {which}. A collate function that {how} samples is the likely cause: leave bad samples out "
                 "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:

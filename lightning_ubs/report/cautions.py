@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from lightning_ubs.report.method import clean
 from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.verdict import DEFAULT_MARGIN
 from lightning_ubs.report.words import count_of, join, runs_of
 
 _MOST_NAMED = 5
 #: Fewer pairs of runs, or fewer validation samples, are warned of.
 MIN_PAIRS = 5
 MIN_VALIDATION = 200
+_EARLIER = 0.9
 # What a run says of itself and is said above once for all runs, with their number.
 _SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
 
@@ -91,7 +95,7 @@ def _best_in_warm_up(results: Results) -> Iterator[str]:
 
 
 def _not_converged(results: Results) -> Iterator[str]:
-    named = _settings_with(results, _best_is_last)
+    named = _settings_with(results, _still_improves)
     if named:
         yield (
             f"Not converged: more steps would help more than selection. The best epoch is the last in {named}. Train "
@@ -183,9 +187,20 @@ def _best_before_selection(run: Run) -> bool:
     return first is not None and best is not None and best < first
 
 
-def _best_is_last(run: Run) -> bool:
-    epochs = run.record.curves.get("epoch", ())
-    return len(epochs) > 1 and run.record.best_epoch == epochs[-1]
+def _still_improves(run: Run) -> bool:
+    """Whether the best epoch is the last, unless the curve is level there.
+
+    It is level where the last tenth of the epochs brought no more than the usual margin: the best of many epochs that
+    chance made equal is the last now and then.
+    """
+    epochs = run.curves.get("epoch", np.zeros(0))
+    if epochs.size < 2 or run.record.best_epoch != epochs[-1]:
+        return False
+    scores = np.nan_to_num(run.scores, nan=-np.inf)
+    before = scores[: max(1, int(_EARLIER * scores.size))]
+    if scores.size != epochs.size or scores.argmax() != scores.size - 1:
+        return True
+    return bool(before.max() < scores[-1] - DEFAULT_MARGIN)
 
 
 def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:

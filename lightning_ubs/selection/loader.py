@@ -112,7 +112,7 @@ class _StatefulPlannedLoader(_PlannedLoader):
 class _PlannedIterator(Iterator[Any]):
     """Starts reading when the first batch is asked for, and gives the training loop the batch it stands at.
 
-    Lightning makes the first iterator before it knows where a resumed training stands, and goes on with a left-over
+    Lightning makes the first iterator before it knows where a resumed training stands, and continues with a left-over
     iterator after some tuners. So the position is compared at each batch, and where it differs reading starts anew.
     """
 

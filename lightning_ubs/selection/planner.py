@@ -310,7 +310,7 @@ class Selector:
         self._queue.add(batch, reading)
 
     def settle(self) -> None:
-        """Learn what waits; whoever reads what the strategy remembers asks for this first."""
+        """Flush pending batches. Call before reading strategy state."""
         self._queue.settle()
 
     def learn(self, batch: int, seen: Observation) -> None:
@@ -339,9 +339,9 @@ class Selector:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
         self._trained[:batch] = [True] * min(batch, len(self._trained))
 
-    def finish_batch(self, batch: int) -> None:
-        """Batch ``batch`` of the plan was trained on."""
-        if self.draws is not None:
+    def finish_batch(self, batch: int, is_trained: bool = True) -> None:
+        """Batch ``batch`` of the plan was trained on, or else only predicted."""
+        if self.draws is not None and is_trained:
             self.draws.add(self._planned.global_batch(batch), self._planned.epoch)
         self._trained[batch] = True
         self._batches_done = batch + 1
@@ -396,6 +396,7 @@ class Selector:
             "strategy": type(self.strategy).__name__,
             "arguments": plain_arguments(self.strategy),
             "order": str(self.order),
+            "drawing": self._drawing,
             "seed": self.seed,
             "joined_epoch": self.joined_epoch,
             "epoch": -1 if self.plan is None else self.plan.epoch,
@@ -412,7 +413,7 @@ class Selector:
         return state if self.probabilities is None else state | {"probabilities": self.probabilities.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
+        """Resume from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
         self._queue.clear()
         self.seed = state["seed"]
@@ -442,11 +443,26 @@ class Selector:
         self.load_state_dict(state)
 
     def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
-        """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
-        here, there = plain_arguments(self.strategy), dict(state.get("arguments", {}))
+        """Arguments that differ from those of a checkpoint, the strategy's first: name → (there, here)."""
+        here = plain_arguments(self.strategy) | self._drawing
+        there = state.get("arguments", {}) | state.get("drawing", {})
         if "order" in state:
             here["order"], there["order"] = str(self.order), state["order"]
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
+
+    @property
+    def _drawing(self) -> dict[str, str]:
+        """How epochs are drawn, as text for a checkpoint; empty before a training."""
+        if self.layout is None or self.max_epochs is None:
+            return {}
+        size = self.size or self.layout.epoch_samples
+        return {
+            "start_epoch": str(self.schedule.start),
+            "end_epoch": str(self.schedule.end),
+            "replacement": repr(self.replacement),
+            "epoch_size": str(size),
+            "fill_last": str(self.fill_last),
+        }
 
     @property
     def _layout(self) -> BatchLayout:
@@ -461,7 +477,7 @@ class Selector:
         return self.plan
 
     def check_labels(self, probs: Tensor) -> None:
-        """Refuse predictions for another number of labels than is remembered."""
+        """Refuse predictions for another number of labels than the history has."""
         labels, known = probs.shape[1], self.strategy.num_labels
         if known not in (None, labels):
             raise SelectionError(

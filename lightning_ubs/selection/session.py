@@ -75,9 +75,10 @@ class Owner(Protocol):
 
 
 class Origin(Enum):
-    """Where what the strategy knows comes from."""
+    """Where what the strategy knows at the start of a fit comes from."""
 
-    NOTHING = "nothing was learned before this fit"
+    NOTHING = "Training ran without BatchSelection until now"
+    OTHER_DATASET = "The train dataset has another size than in the previous fit, so what was learned is forgotten"
     PREVIOUS_FIT = "the previous fit of the same trainer"
     CHECKPOINT = "a checkpoint"
 
@@ -153,10 +154,10 @@ class FitSession:
     def begin(self) -> None:
         """Training starts: plan the epoch that the trainer stands in, and say what was found."""
         trainer, selector = self.trainer, self.selector
-        if self._origin is Origin.NOTHING and trainer.current_epoch > 0:
+        if self._origin in (Origin.NOTHING, Origin.OTHER_DATASET) and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
-                f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
+                f"{self._origin.value}: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = self._last_epoch
@@ -398,8 +399,9 @@ class FitSession:
         shown = DatasetLabels(self.callback.labels, dataset)
         if self.trainer.world_size > 1:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
-        continues = self._origin is Origin.PREVIOUS_FIT and self._checkpoint is None and strategy.num_samples == n
-        if not continues:
+        continues = self._origin is Origin.PREVIOUS_FIT and self._checkpoint is None
+        is_other = continues and strategy.num_samples not in (0, n)
+        if not continues or strategy.num_samples != n:
             name = type(strategy).__name__
             labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
             features = None
@@ -408,7 +410,7 @@ class FitSession:
                 with nullcontext() if required else suppress(SelectionError):
                     features = feature_matrix(self.callback.features, dataset, name, shown)
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.callback.history_dtype, shard))
-            self._origin = Origin.NOTHING
+            self._origin = Origin.OTHER_DATASET if is_other else Origin.NOTHING
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()

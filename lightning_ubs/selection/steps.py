@@ -149,9 +149,10 @@ class TrainingSteps:
         else:
             if self._is_fetching:
                 session.check_one_fetch(k)
-            if self._is_reading and not skips_backward(session.trainer):
+            is_trained = not skips_backward(session.trainer)
+            if self._is_reading and is_trained:
                 self._read(session.plan, k, module, outputs, batch)
-            self._selector.finish_batch(k)
+            self._selector.finish_batch(k, is_trained)
         self._batch = None
         self.reader.end()
 
@@ -235,7 +236,7 @@ class TrainingSteps:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
             selected, batch = self._selector.selects(session.plan.epoch), session.own_batch(batch)
-            labels = self.verification.doubt_guess(session.plan[k], batch)
+            labels = self.verification.doubt_guess(session.plan, k, batch)
             if labels is not None:
                 session.callback.see_dataset(labels, session.dataset)
             self.verification.start_step(session.plan, k, selected, batch)

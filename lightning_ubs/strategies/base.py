@@ -237,7 +237,7 @@ class Strategy(ABC):
         return {}
 
     def mean_predictions(self, first: int, last: int) -> tuple[Tensor, Tensor] | None:
-        """Mean (rows, q) of the remembered predictions of samples first .. last-1, and how many they are (rows,)."""
+        """Mean (rows, q) of the predictions in the history of samples first .. last-1, and their number (rows,)."""
         return None
 
     def with_weights(self, weights: Tensor) -> Self:
@@ -272,7 +272,7 @@ class Strategy(ABC):
         return expected_distinct(probabilities, request.batch_size, request.num_draws, request.replacement)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors on the CPU and plain scalars, enough to go on exactly."""
+        """Tensors on the CPU and plain scalars, enough to resume exactly."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -226,6 +226,14 @@ def test_a_row_that_is_missing_in_any_batch_is_named(ids: Any) -> None:
         assert "torch.utils.data.Subset" in message
 
 
+def test_rows_that_were_added_in_a_later_batch_are_named() -> None:
+    def adding(samples: list[Any]) -> Any:
+        return stacked(samples * 2 if len(samples) < 8 else samples)
+
+    message = refusal(rows=loader(Hidden(), collate_fn=adding))
+    assert "epoch 0, batch 5 has rows for 4 samples, but the planned batch has 2" in message
+
+
 def test_the_batch_of_the_only_loader_in_a_dict_is_its_own() -> None:
     class Inner(Tiny):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -306,6 +314,18 @@ def test_a_second_fit_on_other_samples_is_refused_and_a_new_one_is_not(half: Any
     with pytest.raises(SelectionError, match="in the run that is continued"):
         made.fit(Tiny(), loader(half(1)))
     trainer(chosen, max_epochs=2).fit(Tiny(), loader(half(1)))
+
+
+def test_a_second_fit_on_a_dataset_of_another_size_begins_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    chosen = BatchSelection(UBS(), warmup_epochs=1)
+    made = trainer(chosen, max_epochs=2)
+    made.fit(Tiny(), loader(shown_half(0)))
+    made.fit_loop.max_epochs = 4
+    made.fit(Tiny(), loader())
+    assert chosen.times_drawn is not None
+    assert chosen.times_drawn.sum() == 2 * N
+    assert "another size than in the previous fit, so what was learned is forgotten: selection joins" in caplog.text
 
 
 def test_the_same_samples_in_another_form_continue(tmp_path: Any) -> None:
