@@ -182,9 +182,11 @@ class Verdict:
     @property
     def power_sentences(self) -> list[str]:
         """Where undecided: which differences would be missed, and how much more it would take."""
+        evidence = self.primary.evidence
+        if self.answer == "equal" and not evidence.values.any():
+            return [f"The scores of all {evidence.counted} are the same to the last digit: was anything selected?"]
         if self.answer != "undecided" or self.unscored_sentences:
             return []
-        evidence = self.primary.evidence
         if evidence.units < MIN_UNITS:
             return [
                 f"Fewer than {MIN_UNITS} units of evidence allow no answer; {USUAL_UNITS} seeds, each with its own "

@@ -205,6 +205,14 @@ def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
     assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
 
 
+def test_runs_that_agree_to_the_last_digit_are_said_to() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", 0.0, fold)]
+    same = [replace(one, metrics={"macro_auc": MetricValue(0.8123457 + one.fold / 271, True)}) for one in records]
+    text = console_verdict(same)
+    assert "UBS and Random are equal within 0.001 in Macro-AUC" in text
+    assert "The scores of all 3 runs are the same to the last digit" in text
+
+
 def test_scores_that_no_pair_has_are_said_to_be_missing() -> None:
     records = [run for fold in range(3) for run in pair("yeast", math.nan, fold)]
     assert "no two runs of Random and UBS have a number for Macro-AUC that can be compared" in console_verdict(records)
