@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -65,7 +66,7 @@ def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
 
         cache.mkdir(exist_ok=True)
         place = Dir(path=str(cache), url=f"local:{source}")
-        return StreamingDataset(place, max_cache_size=size // 10, shuffle=own, drop_last=False)
+        return StreamingDataset(place, max_cache_size=size // 10, shuffle=own, drop_last=own)
     import streaming
 
     limit = size // 10 + (source / "index.json").stat().st_size
@@ -139,12 +140,14 @@ class Fetches:
         self.known = now
 
 
-def measure(source: Path, engine: str, order: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Fetched chunks and samples per second of all processes together."""
+def measure(source: Path, engine: str, order: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Fetched chunks and samples per second of all processes together; None where the engine failed."""
     cache = source.parent / f"cache-{order.replace(' ', '-')}"
     shutil.rmtree(cache, ignore_errors=True)
     job = {"source": str(source), "cache": str(cache), "engine": engine, "order": order, "world": options.processes}
-    job |= {"workers": options.workers, "window": options.window, "seconds": options.seconds}
+    job |= {"workers": options.workers, "window": options.window}
+    # A permutation opens so many chunks that an epoch of it would take hours; its rates show in a minute.
+    job["seconds"] = options.seconds if order == "permutation" else math.inf
     world = str(options.processes)
     port = str(20000 + os.getpid() % 20000)
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -162,9 +165,12 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
     while any(process.poll() is None for process in processes):
         fetches.look()
         time.sleep(0.005)
-    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
+    outputs = [process.communicate()[0].splitlines() for process in processes]
     shutil.rmtree(cache, ignore_errors=True)
+    if not all(outputs):
+        return None
+    results = [json.loads(lines[-1]) for lines in outputs]
+    samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
     return {"order": order, "samples": samples, "seconds": seconds, "fetches": fetches.count}
 
 
@@ -200,8 +206,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which a reading is cut short")
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=60.0, help="after which reading a permutation is cut short")
+    parser.add_argument("--folder", type=Path, help="keeps the chunks for the next time")
     parser.add_argument("--plan", type=int)
     parser.add_argument("--job")
     options = parser.parse_args()
@@ -210,10 +216,11 @@ def main() -> None:
     if options.plan:
         plan(options.plan)
         return
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         for engine in options.engines:
-            source = Path(folder) / engine / "source"
-            write(source, engine, options.samples, options.chunks)
+            source = (options.folder or Path(temporary)) / engine / "source"
+            if not source.exists():
+                write(source, engine, options.samples, options.chunks)
             chunks = sum(path.suffix in (".bin", ".mds") for path in source.iterdir())
             print(f"{engine}: {options.samples:,} samples in {chunks} chunks", flush=True)
             print(
@@ -222,6 +229,9 @@ def main() -> None:
             )
             for order in options.orders:
                 seen = measure(source, engine, order, options)
+                if seen is None:
+                    print(f"| {order} | failed, see above | | | |", flush=True)
+                    continue
                 per_epoch = seen["fetches"] / chunks * options.samples / seen["samples"]
                 rate = seen["samples"] / seen["seconds"]
                 print(
