@@ -123,7 +123,10 @@ def work(job: dict[str, Any]) -> None:
     started, count = time.perf_counter(), 0
     for batch in loader:
         count += len(batch["x"])
-        if time.perf_counter() - started > job["seconds"]:
+        # Ranks go step by step together, as the gradients of a training make them.
+        goes_on = torch.tensor(float(time.perf_counter() - started < job["seconds"]))
+        torch.distributed.all_reduce(goes_on, torch.distributed.ReduceOp.MIN)
+        if not goes_on:
             break
     print(json.dumps({"samples": count, "seconds": time.perf_counter() - started}), flush=True)
     os._exit(0)  # workers of a reading that is cut short need not be waited for
