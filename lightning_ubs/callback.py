@@ -34,7 +34,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
-from lightning_ubs.selection.order import Blocks, check_order
+from lightning_ubs.selection.order import Blocks, chosen_order
 from lightning_ubs.selection.plan import EpochPlan, loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_epochs_are_counted, check_trainer
@@ -169,8 +169,7 @@ class BatchSelection(Callback):
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
-        check_order(order, strategy, self.replacement)
-        self.order = order
+        self.order = chosen_order(order, strategy, self.replacement)
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -190,7 +189,7 @@ class BatchSelection(Callback):
             self.replacement,
             fill_last=self.fill_last,
             compact=save_state == "weights",
-            blocks=order,
+            blocks=self.order,
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lightning_ubs._utils.checks import constructor_arguments, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
@@ -84,6 +86,10 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
     if isinstance(callback.epoch_size, EpochSize):
         told["epoch_size"] = repr(callback.epoch_size)
+    if callback.order is not None:
+        told["order"] = repr(callback.order)
+        if callback.order.bounds is not None:
+            told["bounds"] = digest(np.asarray(callback.order.bounds).tolist())
     parameters = {
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told

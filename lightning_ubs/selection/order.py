@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -235,10 +235,16 @@ class BlockPlan(EpochPlan):
         return share + (rank < rest)
 
 
-def check_order(order: Blocks | None, strategy: Strategy, replacement: Replacement) -> None:
-    """Refuse an order that is none, and a strategy or a way of drawing that block order cannot follow."""
+def chosen_order(
+    given: Blocks | Mapping[str, Any] | None, strategy: Strategy, replacement: Replacement
+) -> Blocks | None:
+    """The order that the user chose, also as a mapping of its arguments; None for samples in any order.
+
+    What is no order is refused, and so are a strategy and a way of drawing that block order cannot follow.
+    """
+    order = Blocks(**given) if isinstance(given, Mapping) else given
     if order is None:
-        return
+        return None
     if not isinstance(order, Blocks):
         raise ValueError(f"order={order!r} is not an order; use order=Blocks(), or None for samples in any order.")
     name = type(strategy).__name__
@@ -253,6 +259,7 @@ def check_order(order: Blocks | None, strategy: Strategy, replacement: Replaceme
             f"{name} makes the batches of its epochs itself, which order=Blocks(...) would break up; leave order out, "
             "or use another strategy."
         )
+    return order
 
 
 def draws_by_probabilities(strategy: Strategy) -> bool:
