@@ -55,6 +55,10 @@ def test_losses_are_swept_and_plain_cross_entropy_is_the_run_of_before() -> None
     swept = expand_grid(compare_config(*grid, "model.loss=bce,weighted"))
     assert {run.identity.model for run in swept} == {"mlp loss=bce", "mlp loss=weighted"}
     assert {run.key for run in plain} == {run.key for run in swept if run.config["model"]["loss"] == "bce"}
+    for alone in ("model.loss=weighted", "+train.model.loss=weighted"):  # in one store with the others, say
+        told = {run.identity.model: run.key for run in expand_grid(compare_config(*grid, alone))}
+        assert set(told) == {"mlp loss=weighted"}
+        assert set(told.values()) <= {run.key for run in swept}
 
 
 def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
