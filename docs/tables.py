@@ -39,6 +39,7 @@ from stored_results import (
     stored,
     table,
 )
+from stream_tables import STREAM_TABLES
 
 from lightning_ubs.report.results import Run
 
@@ -47,7 +48,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("results", "results_in_detail", "results_by_set", "results_models", "alternatives")
+        for name in ("results", "results_in_detail", "results_by_set", "results_models", "alternatives", "streams")
     ),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -183,6 +184,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     **METHOD_TABLES,
     **MODEL_TABLES,
     **ALTERNATIVE_TABLES,
+    **STREAM_TABLES,
 }
 
 
