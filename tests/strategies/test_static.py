@@ -159,7 +159,7 @@ def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_datase
         assert selection.probabilities.numpy() == pytest.approx(expected)
     with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids\)"):
         fit(BatchSelection(HardImbalance(), labels=ids), Classes(), loader(TensorDataset(features, ids)))
-    one_hot = nn.functional.one_hot(ids, Q)
+    one_hot = nn.functional.one_hot(ids, Tiny().net.out_features)
     fit(BatchSelection(HardImbalance(), labels=one_hot), Classes(), loader(TensorDataset(features, ids)))
 
 
