@@ -30,11 +30,12 @@ from lightning_ubs.selection.plan import BatchLayout
 from lightning_ubs.streams import IndexedDataset, indexed
 
 ORDERS = ("own", "permutation", "blocks", "blocks per rank")
-FEATURES, LABELS, BATCH = 32, 8, 256
+# So small that a tenth of the chunks is below 10 MiB: above, litdata's own reading with a shared cache came to a halt.
+FEATURES, LABELS, BATCH = 8, 2, 256
 
 
 def write(folder: Path, engine: str, samples: int, chunks: int) -> None:
-    """Samples of 160 bytes, in chunks."""
+    """Samples of 40 bytes, in chunks."""
     per_chunk = -(-samples // chunks)
     row = np.zeros(FEATURES + LABELS, dtype=np.float32)
     if engine == "litdata":
@@ -57,8 +58,8 @@ def write(folder: Path, engine: str, samples: int, chunks: int) -> None:
             writer.write({"x": row})
 
 
-def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
-    """The engine's dataset with room for a tenth of the data."""
+def open_dataset(source: Path, cache: Path, engine: str, own: bool, together: int) -> Any:
+    """The engine's dataset with room for a tenth of the data, of which it shuffles ``together`` samples at a time."""
     size = sum(path.stat().st_size for path in source.iterdir())
     if engine == "litdata":
         from litdata import StreamingDataset
@@ -71,7 +72,12 @@ def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
 
     limit = size // 10 + (source / "index.json").stat().st_size
     return streaming.StreamingDataset(
-        remote=str(source), local=str(cache), cache_limit=limit, shuffle=own, batch_size=BATCH
+        remote=str(source),
+        local=str(cache),
+        cache_limit=limit,
+        shuffle=own,
+        shuffle_block_size=together,
+        batch_size=BATCH,
     )
 
 
@@ -110,13 +116,17 @@ def work(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     torch.distributed.init_process_group("gloo")
-    dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], job["order"] == "own")
+    own = job["order"] == "own"
+    dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], own, job["together"])
     loader = loader_of(job, dataset, rank)
     torch.distributed.barrier()
     started, count = time.perf_counter(), 0
     for batch in loader:
         count += len(batch["x"])
-        if time.perf_counter() - started > job["seconds"]:
+        # Ranks go step by step together, as the gradients of a training make them.
+        goes_on = torch.tensor(float(time.perf_counter() - started < job["seconds"]))
+        torch.distributed.all_reduce(goes_on, torch.distributed.ReduceOp.MIN)
+        if not goes_on:
             break
     print(json.dumps({"samples": count, "seconds": time.perf_counter() - started}), flush=True)
     os._exit(0)  # workers of a reading that is cut short need not be waited for
@@ -130,12 +140,9 @@ class Fetches:
 
     def look(self) -> None:
         now = {}
-        for path in self.folder.glob("**/*"):
-            if path.suffix in (".bin", ".mds"):
-                try:
-                    now[str(path)] = path.stat().st_ino
-                except FileNotFoundError:
-                    continue
+        for entry in os.scandir(self.folder) if self.folder.exists() else ():
+            if entry.name.endswith((".bin", ".mds")):
+                now[entry.name] = entry.inode()
         self.count += sum(self.known.get(name) != inode for name, inode in now.items())
         self.known = now
 
@@ -146,6 +153,7 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
     shutil.rmtree(cache, ignore_errors=True)
     job = {"source": str(source), "cache": str(cache), "engine": engine, "order": order, "world": options.processes}
     job |= {"workers": options.workers, "window": options.window}
+    job["together"] = options.window * -(-options.samples // options.chunks)
     # A permutation opens so many chunks that an epoch of it would take hours; its rates show in a minute.
     job["seconds"] = options.seconds if order == "permutation" else math.inf
     world = str(options.processes)
@@ -164,7 +172,7 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
     fetches = Fetches(cache)
     while any(process.poll() is None for process in processes):
         fetches.look()
-        time.sleep(0.005)
+        time.sleep(0.02)
     outputs = [process.communicate()[0].splitlines() for process in processes]
     shutil.rmtree(cache, ignore_errors=True)
     if not all(outputs):

@@ -72,7 +72,7 @@ class IdVerification:
         self._selected = False
         self._place: Path | None = None
         self._has_warned = False
-        self._is_in_doubt = labels is not None and labels.is_guess
+        self.is_in_doubt = labels is not None and labels.is_guess
         self.drop_step()
         self._is_resumed = False
         if labels is None or self._ids is False:
@@ -104,9 +104,9 @@ class IdVerification:
             The dataset's labels as they are known then, if they are others than before.
         """
         labels = self._labels
-        if not self._is_in_doubt or labels is None or batch is None:
+        if not self.is_in_doubt or labels is None or batch is None:
             return None
-        self._is_in_doubt = False
+        self.is_in_doubt = False
         is_mistaken = self._is_mistaken(labels, plan[k], batch)
         if world_size() > 1:
             is_mistaken = any(gather_objects(is_mistaken))
@@ -138,7 +138,8 @@ class IdVerification:
 
     def start_step(self, plan: EpochPlan, k: int, selected: bool, batch: Any) -> None:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
-        self.drop_step()
+        if self._planned is not None:
+            self.drop_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
         if len(self._epochs) >= FIRST_EPOCHS and self._selected:

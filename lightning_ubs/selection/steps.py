@@ -56,7 +56,7 @@ class TrainingSteps:
         self._announced = False
         self._batch: Any = None
         # Epochs and resumed ones: where the proof is checked again.
-        self._begins_epoch, self._first_batch = True, 0
+        self._begins_epoch, self._first_batch, self._is_selected = True, 0, False
 
     def begin_fit(self, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
@@ -98,6 +98,7 @@ class TrainingSteps:
         self._batch = batch
         if self._begins_epoch:
             self._begins_epoch, self._first_batch = False, k
+            self._is_selected = self._selector.selects(session.plan.epoch)
         if self._optimizer_steps is None:
             self._optimizer_steps = session.trainer.global_step
         # A training_step(self, dataloader_iter) has not fetched its batch yet.
@@ -235,11 +236,12 @@ class TrainingSteps:
     def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
-            selected, batch = self._selector.selects(session.plan.epoch), session.own_batch(batch)
-            labels = self.verification.doubt_guess(session.plan, k, batch)
-            if labels is not None:
-                session.callback.see_dataset(labels, session.dataset)
-            self.verification.start_step(session.plan, k, selected, batch)
+            plan, batch = session.plan, session.own_batch(batch)
+            if self.verification.is_in_doubt:
+                labels = self.verification.doubt_guess(plan, k, batch)
+                if labels is not None:
+                    session.callback.see_dataset(labels, session.dataset)
+            self.verification.start_step(plan, k, self._is_selected, batch)
 
 
 class SampleWeights:
