@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.reading.targets import LABEL_NAMES
+from lightning_ubs.reading.targets import LABEL_NAMES, shown_attributes
 
 _FEATURE_NAMES = ("features", "data", "x", "X")
 _LABELS, _FEATURES = "[samples, labels] of 0 and 1", "[samples, features]"
@@ -200,11 +200,7 @@ def _joined(dataset: ConcatDataset[Any], names: Sequence[str]) -> Iterator[Colum
 
 def _attributes(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
     """Attributes and properties called one of ``names``, and all other attributes."""
-    shown = {}
-    for name in names:
-        with contextlib.suppress(Exception):
-            shown[name] = getattr(dataset, name)
-    return shown | dict(getattr(dataset, "__dict__", {}))
+    return shown_attributes(dataset, names) | dict(getattr(dataset, "__dict__", {}))
 
 
 def _column(name: str, value: Any, rows: int) -> Column | None:

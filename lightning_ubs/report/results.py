@@ -114,7 +114,7 @@ class Results:
         for run in self.runs:
             cell = self._cells[run.method, run.data, run.model]
             self.repeated += run.unit in cell
-            cell[run.unit] = run
+            cell[run.unit] = max(cell.get(run.unit, run), run, key=_started)
         self._counts = Counter(run.method for run in self.runs)
         self.main = main_methods(self.methods, self._counts)
         # A table holds every setting of a sweep; a figure with a line for each of many would be unreadable.
@@ -233,8 +233,10 @@ def checked_results(
     monitor: str | None = None,
 ) -> Results:
     """The results of these records, if any of them finished and measured something."""
+    if not records:
+        raise ReportError("there are no runs to compare; run `lightning-ubs compare` first.")
     if not any(record.finished for record in records):
-        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1] if records else "no run"
+        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1]
         raise ReportError(
             f"none of the {len(records)} runs finished; the last failed with: {last.rstrip('.')}. Correct that and run "
             "the comparison again."
@@ -287,6 +289,11 @@ def _splits(records: Sequence[RunRecord]) -> dict[str, str]:
         names = {root: str(number) for number, root in enumerate(dict.fromkeys(_root(joined, one) for one in joined))}
         found |= {record.key: names[_root(joined, ("unit", record.fold, record.seed))] for record in group}
     return found
+
+
+def _started(run: Run) -> tuple[str, int, str]:
+    """What tells the last of several runs of one cell and unit, whatever the order in which they were written."""
+    return run.record.started, run.record.max_epochs or 0, run.key
 
 
 def _root(joined: dict[Hashable, Hashable], one: Hashable) -> Hashable:

@@ -138,10 +138,10 @@ def resolution(values: ArrayLike, finest: int = 1000) -> float:
     """The step of which all values are multiples, such as 1/k for accuracies of k samples; 0 if there is none.
 
     Equal values of such a metric say little: two methods may differ by a good part of a step. It is the greatest
-    common divisor, down to a thousandth of the largest value.
+    common divisor, from a thousandth to a tenth of the largest value: a larger one is that of few values.
 
-    >>> round(resolution([0.82, 0.84, 0.9]), 6), resolution([0.8231, 0.84702, 0.90003])
-    (0.02, 0.0)
+    >>> round(resolution([0.82, 0.84, 0.9]), 6), resolution([0.8231, 0.84702, 0.90003]), resolution([1.0, 1.0])
+    (0.02, 0.0, 0.1)
     """
     found = np.unique(np.abs(np.asarray(values, dtype=float)))
     found = found[np.isfinite(found) & (found > 0)]
@@ -157,7 +157,7 @@ def resolution(values: ArrayLike, finest: int = 1000) -> float:
             other = abs(other)
         if step < largest / finest:
             return 0.0
-    return step
+    return min(step, largest / 10)
 
 
 Kind = Literal["datasets", "splits", "seeds"]

@@ -457,8 +457,8 @@ def _by_budget(results: Results) -> dict[Trained, dict[Place, Run]]:
     """The runs that measured the first metric, by method and budget and, within, by data, model, fold and seed."""
     found: dict[Trained, dict[Place, Run]] = defaultdict(dict)
     for run in results.runs:
-        if run.method.loss not in ("", results.losses[0]):
-            continue  # another loss is no saving
+        if run.method.loss not in ("", results.losses[0]) or results.control_of(run.method) is not None:
+            continue  # another loss is no saving, nor is a control
         if run.record.max_epochs is not None and math.isfinite(run.metrics.get(results.primary.key, math.nan)):
             found[run.method, run.record.max_epochs][run.data, plain_model(run), *run.unit] = run
     return found

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -181,9 +182,11 @@ class Verdict:
     @property
     def power_sentences(self) -> list[str]:
         """Where undecided: which differences would be missed, and how much more it would take."""
+        evidence = self.primary.evidence
+        if self.answer == "equal" and not evidence.values.any():
+            return [f"The scores of all {evidence.counted} are the same to the last digit: was anything selected?"]
         if self.answer != "undecided" or self.unscored_sentences:
             return []
-        evidence = self.primary.evidence
         if evidence.units < MIN_UNITS:
             return [
                 f"Fewer than {MIN_UNITS} units of evidence allow no answer; {USUAL_UNITS} seeds, each with its own "
@@ -323,6 +326,11 @@ def no_verdict(results: Results) -> str:
             "with mode=max or mode=min."
         )
     names = join([method.label for method in results.methods], _MOST_NAMED)
+    if results.comparisons:
+        return (
+            f"There is no verdict: no two runs of {names} have a number for {results.primary.title} that can be "
+            "compared. Log one in each, as test_NAME in test_step."
+        )
     return (
         f"There is no verdict: the runs of {names} hold no two methods to compare on the same data, model, fold and "
         "seed. Include random and one other method among the selections of `lightning-ubs compare`."
@@ -366,14 +374,21 @@ def scope(evidence: Evidence, places: Sequence[str]) -> str:
 
 def interval_text(interval: Interval) -> str:
     """A mean with its bounds."""
-    return f"{signed(interval.mean)} ({bounds_text(interval)})"
+    return f"{signed(interval.mean, _decimals(interval))} ({bounds_text(interval)})"
 
 
 def bounds_text(interval: Interval) -> str:
     """The bounds of an interval."""
     if not math.isfinite(interval.low):
         return "one pair only, so no interval"
-    return f"95\u00a0% {signed(interval.low)} to {signed(interval.high)}"
+    low, high = (signed(bound, _decimals(interval)) for bound in (interval.low, interval.high))
+    return f"95\u00a0% {low} to {high}"
+
+
+def _decimals(interval: Interval) -> int:
+    """Four, or as many as a narrower interval needs, such as that of a loss of small size."""
+    width = interval.high - interval.low
+    return max(4, -math.floor(math.log10(width))) if width > 0 else 4
 
 
 def overlap_of(evidence: Evidence, folds: int) -> float:
@@ -410,7 +425,7 @@ def checked_margin(margin: float | None) -> float:
     """
     if margin is None:
         return DEFAULT_MARGIN
-    number = isinstance(margin, int | float) and not isinstance(margin, bool)
+    number = isinstance(margin, Real) and not isinstance(margin, bool)
     if not (number and math.isfinite(margin) and margin > 0):
         raise ReportError(
             f"margin={margin!r} is out of range; give the difference that does not matter, a number above 0 such as "

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, Subset
 
 from lightning_ubs._utils.checks import call_repr, check_range
 from lightning_ubs.errors import SelectionError
@@ -305,6 +306,9 @@ def shown_bounds(dataset: Any) -> Any:
         found = [[0, len(part)] if bounds is None else bounds for part, bounds in zip(sized, parts, strict=True)]
         joined = [np.asarray(one)[:-1] + start for one, start in zip(found, starts[:-1], strict=True)]
         return None if all(part is None for part in parts) else np.append(np.concatenate(joined), starts[-1])
+    if isinstance(dataset, Subset):
+        whole = shown_bounds(dataset.dataset)
+        return None if whole is None else _bounds_within(whole, np.asarray(dataset.indices))
     n = len(dataset)
     batches = _record_batches(dataset)
     if batches is not None:
@@ -312,6 +316,19 @@ def shown_bounds(dataset: Any) -> Any:
     held = [dataset, *getattr(dataset, "__dict__", {}).values()]
     rows = [size for size in (_chunk_rows(one, n) for one in held) if size]
     return [*range(0, n, max(rows)), n] if rows else None
+
+
+def _bounds_within(bounds: Any, indices: npt.NDArray[Any]) -> Integers | None:
+    """Where the blocks begin among the samples ``indices`` of all that they hold."""
+    if bool((np.diff(indices) < 0).any()):
+        rank_zero_warn(
+            "the train dataset is a Subset whose indices do not ascend, as random_split gives them, so neighbors in it "
+            "are in no block together and order=Blocks() opens all blocks at once; use Subset(dataset, "
+            "sorted(indices)).",
+            category=UserWarning,
+        )
+        return None
+    return np.searchsorted(indices, np.asarray(bounds))
 
 
 def _record_batches(dataset: Any) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -489,9 +490,10 @@ class Selector:
 def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
     """P as (n,) float64 on the CPU, if an epoch can be drawn from it."""
     probabilities = probabilities.detach().to("cpu", torch.float64)
-    valid = probabilities.shape == (num_samples,) and bool(
-        probabilities.isfinite().all() and (probabilities >= 0).all() and probabilities.sum() > 0
-    )
+    valid = probabilities.shape == (num_samples,) and num_samples > 0
+    if valid:  # without a copy of P, which may be most of what a process holds
+        smallest, largest = (float(end) for end in probabilities.aminmax())
+        valid = 0 <= smallest <= largest < math.inf and 0 < float(probabilities.sum()) < math.inf
     if not valid:
         raise SelectionError(
             f"{type(strategy).__name__} returned probabilities that are not {num_samples} finite numbers of at least 0 "

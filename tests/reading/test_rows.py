@@ -234,6 +234,26 @@ def test_rows_that_were_added_in_a_later_batch_are_named() -> None:
     assert "epoch 0, batch 5 has rows for 4 samples, but the planned batch has 2" in message
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("returns", [True, False], ids=["returned", "hidden"])
+def test_a_last_batch_of_one_sample_may_have_lost_its_axis(labels: int, returns: bool) -> None:
+    class Squeezes(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            logits = self(x).squeeze()
+            self.record(x, logits.reshape(len(x), -1))
+            loss = bce(logits, y.squeeze())
+            return {"loss": loss, "logits": logits} if returns else loss
+
+    chosen, module = BatchSelection(UBS(), warmup_epochs=1), Squeezes(q=labels)
+    _, watch, _ = fit(chosen, module, loader(data(n=41, q=labels)), max_epochs=2)
+    assert module.ids() == watch.plans
+    values, _ = chosen.history()
+    last = module.seen[1][-1]
+    assert len(last[0]) == 1
+    assert torch.allclose(values[last[0][0], -1], last[1][0])
+
+
 def test_the_batch_of_the_only_loader_in_a_dict_is_its_own() -> None:
     class Inner(Tiny):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -472,6 +492,27 @@ FOREIGN: dict[str, Any] = {
 def test_items_of_any_layout_are_compared(layout: str) -> None:
     train(Tiny(), Foreign(*FOREIGN[layout]).loader(in_order=True), max_epochs=1)
     assert "not those of the items" in refusal(rows=Foreign(*FOREIGN[layout]).loader(in_order=False))
+
+
+class Packed:
+    """A batch of a class of its own, of which a property raises."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.x, self.truth = stacked(samples)
+
+    @property
+    def labels(self) -> Any:
+        raise OSError("closed")
+
+
+def test_a_batch_may_have_a_property_that_raises() -> None:
+    class Opens(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step((batch.x, batch.truth), batch_idx)
+
+    module = Opens()
+    _, watch, _ = fit(BatchSelection(UBS(), warmup_epochs=1), module, loader(collate_fn=Packed), max_epochs=2)
+    assert module.ids() == watch.plans
 
 
 class Ends(Hidden):

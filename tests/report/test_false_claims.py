@@ -37,6 +37,7 @@ def test_the_order_of_runs_changes_no_word() -> None:
             replace(one, model=loss) for loss in ("zeta", "BCE") for one in store(random, methods=2, folds=3, gain=0.1)
         ],
         "budgets": budgets(random),
+        "repeated": store(random, folds=3, seeds=2) + store(random, folds=3, seeds=2),
         "unequal": [one for one in store(random, methods=2, folds=6, seeds=2) if random.random() < 0.7],
     }
     for name, records in stores.items():

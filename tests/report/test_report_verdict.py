@@ -99,6 +99,15 @@ def test_differences_within_the_margin_are_called_equal(tmp_path: Path) -> None:
     assert "equal within 0.002" in build_report(tmp_path, formats=("html",), margin=0.002).read_text()
 
 
+def test_a_difference_in_a_loss_of_small_size_is_not_printed_as_zero() -> None:
+    records = [
+        replace(one, metrics={"loss": MetricValue(3e-5 + (2e-6 + 1e-7 * one.fold) * (one.selection == "ubs"), False)})
+        for fold in range(3)
+        for one in pair("yeast", 0.0, fold)
+    ]
+    assert "UBS is worse than Random in loss: −0.0000021 (95 % −0.0000023 to −0.0000019)" in console_verdict(records)
+
+
 @pytest.mark.parametrize("margin", [0, -0.1, float("nan"), "0.001", True])
 def test_a_margin_that_is_none_is_refused(margin: Any) -> None:
     with pytest.raises(ReportError, match=r"margin=.* is out of range; give the difference that does not matter"):
@@ -188,9 +197,27 @@ def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
 
 def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
     names = ("scene", "yeast", "enron", "bibtex", "rcv1subset1", "rcv1subset1_aligned")
+    results = Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * (number > 3) - 0.005)])
+    (block,) = build_table(results, MACRO_AUC).blocks
+    assert block.average_ranks == [1 + 1 / 5, 2 - 1 / 5], "Random is ahead on four of five"
     (verdict,) = judge(Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * number)]))
     assert verdict.primary.evidence.units == 5
     assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
+
+
+def test_runs_that_agree_to_the_last_digit_are_said_to() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", 0.0, fold)]
+    same = [replace(one, metrics={"macro_auc": MetricValue(0.8123457 + one.fold / 271, True)}) for one in records]
+    text = console_verdict(same)
+    assert "UBS and Random are equal within 0.001 in Macro-AUC" in text
+    assert "The scores of all 3 runs are the same to the last digit" in text
+
+
+def test_scores_that_no_pair_has_are_said_to_be_missing() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", math.nan, fold)]
+    assert "no two runs of Random and UBS have a number for Macro-AUC that can be compared" in console_verdict(records)
+    with pytest.raises(ReportError, match="there are no runs to compare"):
+        console_verdict([])
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
