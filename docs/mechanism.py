@@ -9,11 +9,11 @@ import torch
 from lightning_ubs.functional import selection_pressure, selection_probabilities
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 60, 250, 48, 52
+WIDTH, HEIGHT = 640, 330
+LEFT, RIGHT, TOP, BOTTOM = 44, 216, 52, 62
 START, END, S0, SAMPLES = 5, 99, 100.0, 201
 # Epochs that are shown, each with its words: the first selected one, the middle, the last.
-SHOWN = ((START, "first selected epoch"), (52, "halfway"), (END, "last epoch: plain shuffling"))
+SHOWN = ((START, "first selected epoch"), (52, "halfway"), (END, "last: plain shuffling"))
 THEMES = {
     "light": {"ink": "#1f2933", "muted": "#5d6875", "grid": "#d9dee4", "lines": ("#5b3fd6", "#8f7be8", "#5d6875")},
     "dark": {"ink": "#e7ebf0", "muted": "#a2adb9", "grid": "#3a4450", "lines": ("#b3a4ff", "#8370d8", "#a2adb9")},
@@ -29,7 +29,7 @@ def mechanism(theme: str) -> str:
     ]
     most = max(float(one.max()) for one in draws)
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    small = f'font-size="12.5" fill="{colors["muted"]}"'
+    small = f'font-size="14.5" fill="{colors["muted"]}"'
 
     def place(weight: float, drawn: float) -> str:
         return f"{LEFT + wide * weight:.1f},{TOP + high * (1 - drawn / most):.1f}"
@@ -38,7 +38,7 @@ def mechanism(theme: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">',
         "<title>Samples the model is unsure about are drawn more often; at the end of training, all alike</title>",
-        f'<text x="{LEFT - 44}" y="22" font-size="16" font-weight="600" fill="{colors["ink"]}">'
+        f'<text x="0" y="24" font-size="18" font-weight="600" fill="{colors["ink"]}">'
         "How often each training sample is drawn in an epoch</text>",
     ]
     for count in range(int(most) + 1):
@@ -50,17 +50,17 @@ def mechanism(theme: str) -> str:
         dash = ' stroke-dasharray="6 5"' if epoch == END else ""
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="3.5"{dash}/>')
         y = float(place(1, float(own[-1])).split(",")[1])
-        parts.append(f'<text x="{LEFT + wide + 12}" y="{y + 2}" font-size="14" fill="{colors["ink"]}">{words}</text>')
+        parts.append(f'<text x="{LEFT + wide + 12}" y="{y + 2}" font-size="16" fill="{colors["ink"]}">{words}</text>')
         share = round(float(own[-1] / own[0]))
         if share > 1:
-            told = f"the least sure {share} × the surest"
-            parts.append(f'<text x="{LEFT + wide + 12}" y="{y + 19}" {small}>{told}</text>')
+            told = f"unsure to sure {share} : 1"
+            parts.append(f'<text x="{LEFT + wide + 12}" y="{y + 21}" {small}>{told}</text>')
     base = HEIGHT - BOTTOM + 22
     parts += [
-        f'<text x="{LEFT}" y="{base}" {small}>samples the model is sure about</text>',
-        f'<text x="{LEFT + wide}" y="{base}" text-anchor="end" {small}>samples it is unsure about</text>',
-        f'<text x="{LEFT}" y="{base + 21}" {small}>'
-        "An epoch has as many samples as ever; unsure is what the predictions of its own steps say.</text>",
+        f'<text x="{LEFT}" y="{base}" {small}>sure samples</text>',
+        f'<text x="{LEFT + wide}" y="{base}" text-anchor="end" {small}>unsure samples</text>',
+        f'<text x="{LEFT}" y="{base + 26}" {small}>'
+        "As many samples per epoch as ever. Unsure: by the predictions of its own steps.</text>",
         "</svg>\n",
     ]
     return "\n".join(parts)

@@ -336,9 +336,10 @@ class DatasetLabels:
                 self.is_used = True
                 return ids.long()
         if len(self.column.shape) != 1:
+            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids)"
             raise SelectionError(
                 f"labels has shape {[self.num_samples, *self.column.shape]}, but {needed_by} needs {_LABELS} for "
-                f"{self.num_samples} samples; pass labels= in that shape."
+                f"{self.num_samples} samples; pass labels= {way_out}."
             )
         self.is_used = True
         labels = self.column.all()

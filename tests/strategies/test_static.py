@@ -157,8 +157,10 @@ def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_datase
         selection = BatchSelection(ClassAware(), labels=given)
         fit(selection, Classes(), loader(train), max_epochs=1)
         assert selection.probabilities.numpy() == pytest.approx(expected)
-    with pytest.raises(SelectionError, match="but HardImbalance needs"):
+    with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids\)"):
         fit(BatchSelection(HardImbalance(), labels=ids), Classes(), loader(TensorDataset(features, ids)))
+    one_hot = nn.functional.one_hot(ids, Tiny().net.out_features)
+    fit(BatchSelection(HardImbalance(), labels=one_hot), Classes(), loader(TensorDataset(features, ids)))
 
 
 class Listed(torch.utils.data.Dataset):
