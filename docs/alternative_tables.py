@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from stored_results import interval, stored, table
 
+from lightning_ubs._utils.known_metrics import THIRDS
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
 from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
@@ -238,6 +239,33 @@ def compared_table(store: str, compared: Callable[[], Compared]) -> str:
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
+def by_frequency(store: str) -> str:
+    """Average precision and draws by thirds of the labels, where plain shuffling with the same loss recorded them."""
+    rows = []
+    for data in _sets(data for runs in trained(store).values() for data, _ in runs):
+        for loss in LOSSES:
+            if not _recorded(store, (loss, PLAIN), data):
+                continue
+            for method in METHODS:
+                runs = _recorded(store, (loss, method), data)
+                if not runs:
+                    continue
+                cells = [
+                    f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
+                    f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
+                    for third in THIRDS
+                ]
+                folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
+                rows.append([f"{data}, {LOSSES[loss]}: {NAMES.get(method, method)}{folds}", *cells])
+    return table(["macro average precision (draws)", *(f"{third} labels" for third in THIRDS)], rows)
+
+
+def _recorded(store: str, cell: Cell, data: str) -> list[Run]:
+    """The runs of a cell on a set that recorded draws and precision by label frequency."""
+    runs = [run for (where, _), run in trained(store).get(cell, {}).items() if where == data]
+    return [run for run in runs if run.record.draws and "map_rare" in run.metrics]
+
+
 def _on_set(verdict: Verdict | None) -> str:
     """Mean gain on one set, bold where the verdict on it is better or worse."""
     if verdict is None:
@@ -286,6 +314,7 @@ for _store in ("short",):
         f"{_store}_losses": partial(compared_table, _store, losses_compared),
         f"{_store}_selections": partial(compared_table, _store, selections_compared),
         f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
+        f"{_store}_frequency": partial(by_frequency, _store),
     }
 
 if __name__ == "__main__":
