@@ -331,6 +331,7 @@ EXPERIMENTS = {
     "lambda_sensitivity": (3, "λ1", "selection.lambda1=0,0.5,1"),
     "grid_s0_T": (4, "s0", "selection.s0=2,100", "selection.window=3,5"),
     "convergence": (6, "Validation"),
+    "first": (4, "UBS (weighted)"),
     "correlation_drift": (1, "drift"),
     "time": (6, "epoch"),
     "savings": (8, "UBS half"),
