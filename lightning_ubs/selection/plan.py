@@ -56,17 +56,17 @@ class BatchLayout:
         whole, rest = divmod(self._samples, self.batch_size * self.world_size)
         return whole if self.drop_last else whole + (rest > 0)
 
-    @property
+    @cached_property
     def num_draws(self) -> int:
         """Samples that all processes together train on in an epoch, the last batch as short as in a plain pass."""
         return min(self._samples, self.full_draws)
 
-    @property
+    @cached_property
     def full_draws(self) -> int:
         """Samples in an epoch whose last batch is full as well."""
         return self.num_batches * self.global_batch_size
 
-    @property
+    @cached_property
     def _samples(self) -> int:
         return self.num_samples if self.epoch_samples is None else self.epoch_samples
 
