@@ -116,16 +116,13 @@ class _XLogX:
     def __call__(self, *tables: Tensor) -> list[Tensor]:
         """Of each table, in as few kernels as of one."""
         counts = torch.cat([table.flatten() for table in tables])
-        parts = torch.split(self._of(counts), [table.numel() for table in tables])
-        return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]
-
-    def _of(self, counts: Tensor) -> Tensor:
         if self._n >= min(_TABLE, 4 * counts.numel()):
-            return _xlogx(counts.double())
-        if self._table is None:
-            self._table = _xlogx(torch.arange(self._n + 1, dtype=torch.float64, device=counts.device))
-        return self._table.index_select(0, counts.int())
-
-
-def _xlogx(counts: Tensor) -> Tensor:
-    return torch.xlogy(counts, counts)
+            counts = counts.double()
+            values = torch.xlogy(counts, counts)
+        else:
+            if self._table is None:
+                every = torch.arange(self._n + 1, dtype=torch.float64, device=counts.device)
+                self._table = torch.xlogy(every, every)
+            values = self._table.index_select(0, counts.int())
+        parts = torch.split(values, [table.numel() for table in tables])
+        return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]

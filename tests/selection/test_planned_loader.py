@@ -94,6 +94,7 @@ def test_among_processes_workers_are_not_forked_the_moment_a_collective_ends(
 def test_let_go_the_loader_is_of_its_own_class_again(followed: Any) -> None:
     loader, place = followed
     assert type(loader) is not DataLoader
+    assert (type(loader).__name__, type(loader).__module__) == ("DataLoader", DataLoader.__module__)
     assert isinstance(loader, DataLoader)
     unfollow(loader)
     assert type(loader) is DataLoader

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.figures.canvas import MUTED, Plot, heading, new_figure, slug
 from lightning_ubs.report.figures.kinds import FigureKind, Material
 from lightning_ubs.report.method import method_looks
@@ -55,6 +56,10 @@ def _figure(share: Array, ratio: Array, color: str, title: str) -> Figure:
     axes.axhline(1.0, color=MUTED, linewidth=1)
     axes.scatter(share, ratio, s=float(np.clip(2000 / len(share), 6, 24)), color=color, linewidths=0, alpha=0.8)
     axes.set_xscale("log")
+    ticker = optional_import("matplotlib.ticker")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.2g} %")
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_xlabel("Share of the samples that have the label")
     axes.set_ylabel("Draws against plain passes")
     return figure
