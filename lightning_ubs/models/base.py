@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, get_args
 
 import lightning as L
@@ -125,7 +126,9 @@ class MultiLabelModule(L.LightningModule, ABC):
     @override
     def on_train_start(self) -> None:
         """Read which labels are rare and which are frequent, where the training data show it."""
-        labels = shown_labels(self.trainer)
+        labels = None
+        with suppress(TypeError, ValueError, RuntimeError):  # what a user keeps under that name may be no matrix
+            labels = shown_labels(self.trainer)
         fits = labels is not None and labels.ndim == 2 and labels.shape[1] == self.num_labels
         self._thirds = frequency_thirds(labels) if labels is not None and fits else {}
 

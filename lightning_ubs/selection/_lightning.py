@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwarg
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.selection.plan import SelectionSampler
+from lightning_ubs.selection.loader import SelectionSampler
 
 LoaderKey = str | int
 ProcessLoader = Callable[[Any], Any]

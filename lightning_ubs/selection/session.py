@@ -23,7 +23,7 @@ from lightning_ubs.selection.checkpoint import (
     warn_if_batch_size_changed,
 )
 from lightning_ubs.selection.evaluation import EvaluationPass
-from lightning_ubs.selection.loader import follow, unfollow
+from lightning_ubs.selection.loader import SelectionSampler, follow, unfollow
 from lightning_ubs.selection.options import (
     WARMUP,
     EpochSize,
@@ -37,7 +37,7 @@ from lightning_ubs.selection.options import (
     samples_per_epoch,
     shard_of,
 )
-from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
+from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.selection.random_states import RandomStates
 from lightning_ubs.selection.requirements import (
