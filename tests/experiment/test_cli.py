@@ -346,10 +346,10 @@ EXPERIMENTS = {
     "yahoo_arts": (3, "clif"),
     "ablation_mlp": (3, "UBS-D", "selection=[random,ubs,ubs_d]"),
     "sensitivity": (3, "T=2", "sweeps=[{},{selection:{window:[2,10]}}]"),
-    "alternatives_settings": (4, "loss=balanced", "model.loss=bce,balanced", "model.lr=0.001,0.01"),
+    "alternatives_settings": (4, "Random (balanced)", "model.loss=bce,balanced", "model.lr=0.001,0.01"),
     "alternatives": (4, "Repeat factor", "model.loss=bce,weighted", "selection=[random,repeat_factor]"),
     "short": (4, "UBS, shuffled P", "model.loss=balanced,asymmetric", "selection=[ubs,shuffled]"),
-    "alternatives_clif": (2, "loss=weighted", "selection=random"),
+    "alternatives_clif": (2, "Random (weighted)", "selection=random"),
 }
 
 
