@@ -93,6 +93,7 @@ def count_pairs(
             if counter is None:
                 counter = _Counter(blocks, panel, numbers(rows.device).to(rows.dtype), exact, sparse)
             counter.add(rows)
+            del rows  # before the next ones are made
         assert counter is not None
         yield from counter.pairs(margin, total)
 
@@ -122,13 +123,16 @@ class _BinnedRows:
             yield from self._kept
             return
         for chunk in self._chunks():
-            # Cut off, because what is not negative is rounded down so.
-            if not _is_for_numpy(chunk):
-                yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
-                continue
-            scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
-            np.clip(scaled, 0, self._bins - 1, out=scaled)
-            yield torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
+            yield self._bins_of(chunk)
+
+    def _bins_of(self, chunk: Tensor) -> Tensor:
+        """Bins of a chunk; what is scaled takes four times as much, and is gone before they are counted."""
+        # Cut off, because what is not negative is rounded down so.
+        if not _is_for_numpy(chunk):
+            return (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+        scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
+        np.clip(scaled, 0, self._bins - 1, out=scaled)
+        return torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
 
 
 def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[list[int]]]:

@@ -136,6 +136,7 @@ class UncertaintyStrategy(Strategy):
             found = u.new_empty(len(self.shard), u.shape[1]) if found is None else found
             found[done : done + own.stop - own.start] = u[own]
             done += own.stop - own.start
+            del u  # before the next block is computed
         return found
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
