@@ -16,11 +16,13 @@ from benchmarks.epochs import epoch_rows, grid_rows, step_rows, strategy_rows
 from benchmarks.importing import import_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
+from benchmarks.proof import proof_rows
 
 PARTS = {
     "epoch": epoch_rows,
     "strategies": strategy_rows,
     "step": step_rows,
+    "proof": proof_rows,
     "correlation": correlation_rows,
     "refresh": refresh_rows,
     "drawing": drawing_rows,

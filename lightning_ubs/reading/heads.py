@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
-from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, is_matched, one_per_row, same_values
+from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class Place:
         name: the key, the module's name (empty for the LightningModule itself), or the loss in words.
         part: which part of a module's output.
         term: where in the graph of the loss.
+        backward_pass: number of the backward pass within the step.
     """
 
     source: Literal["returned", "function", "module", "loss"]
     name: str = ""
     part: str = ""
     term: TermPlace | None = None
+    backward_pass: int = 0
 
     def __str__(self) -> str:
         if self.source == "module":
@@ -62,7 +64,6 @@ class Head:
         edge: where the loss pulls at it.
         origin: tells which heads are one, whatever the form.
         text: in words, with its shape.
-        backward_pass: number of the backward pass within the step.
         inside: origins of heads that are computed from this one.
         exclusive: whether it is of exclusive classes.
         is_of_module: whether a module returned it and the loss does not show it.
@@ -78,7 +79,6 @@ class Head:
     edge: Edge
     origin: Edge
     text: str
-    backward_pass: int
     inside: tuple[Edge, ...] = ()
     exclusive: bool = False
     is_of_module: bool = False
@@ -125,14 +125,14 @@ class Head:
             labels = as_label_matrix(given, self.shape, self.exclusive)
             if labels is None:
                 continue
-            matched = is_matched(self.pulled_targets, labels, given)
+            told = told_by(self.pulled_targets, labels, given)
             if self.exclusive and given.ndim > 1 and pull is not None:
                 labels = one_per_row(labels, pull.to(labels.device))
             probs = None
             if self.predictions is not None and self.kind is not None:
                 probs = to_probabilities(self.predictions.float(), self.kind)[0].to(labels.device)
             moved = torch.zeros_like(labels) if pull is None else pull.to(labels.device)
-            seen = Evidence().add(moved, labels, probs, matched)
+            seen = Evidence().add(moved, labels, probs, told)
             if self.evidence is None or (seen.proof is Proof.PROVEN and self.evidence.proof is not Proof.PROVEN):
                 self.evidence = seen
 
@@ -202,11 +202,11 @@ def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: 
     for one in graph.candidates:
         if one.opposite is not None and not knows_labels:
             continue  # z and -z look the same
-        place, predictions = Place("loss", str(one.place), term=one.place), one.predictions
+        place, predictions = Place("loss", str(one.place), "", one.place, number), one.predictions
         kind: Kind | None = one.kind
         behind = returned.get(one.origin)
         if predictions is None and behind is not None:
-            place, predictions = behind.place, as_rows(behind.tensor.detach(), rows)
+            place, predictions = replace(behind.place, backward_pass=number), as_rows(behind.tensor.detach(), rows)
             kind = kind_by_origin(behind.tensor) or kind
         above = tuple(
             upper.origin for upper in graph.candidates if upper is not one and graph.is_above(upper.edge, one.edge)
@@ -220,13 +220,12 @@ def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: 
             graph.pulled_edge(one),
             one.origin,
             str(one),
-            number,
             above,
             _is_exclusive(one),
         )
         heads.append(head)
         if one.opposite is not None and predictions is not None:
-            opposite = Place("loss", str(one.place), term=one.opposite)
+            opposite = replace(place, term=one.opposite)
             heads.append(replace(head, place=opposite, predictions=-predictions, targets=()))
     return heads
 
@@ -250,7 +249,8 @@ def _heads_of_modules(graph: LossGraph, rows: int, watched: list[Watched], numbe
         above = tuple(upper for upper in found if upper != edge and graph.is_above(upper, edge))
         shape, kind = tuple(matrix.shape), kind_by_origin(one.tensor)
         text = f"{one.place} {list(shape)}"
-        head = Head(one.place, kind, matrix, shape, (), edge, origin(edge), text, number, above, is_of_module=True)
+        place = replace(one.place, backward_pass=number)
+        head = Head(place, kind, matrix, shape, (), edge, origin(edge), text, above, is_of_module=True)
         heads.append(head)
     return heads
 
@@ -337,13 +337,13 @@ def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
         found = of_loss
     origins = {group.heads[0].origin for group in found if group.readable is not None}
     found = [group for group in found if not origins.intersection(group.heads[0].inside)] or found
-    first = min((group.heads[0].backward_pass for group in found), default=0)
-    widths = {_width_of(group) for group in found if group.heads[0].backward_pass == first}
+    first = min((group.heads[0].place.backward_pass for group in found), default=0)
+    widths = {_width_of(group) for group in found if group.heads[0].place.backward_pass == first}
     kept: list[Group] = []
     for group in found:
         # Without labels, predictions of another width may as well be the main ones.
         is_other = group.evidence is None and _width_of(group) not in widths
-        if group.heads[0].backward_pass != first and not is_other:
+        if group.heads[0].place.backward_pass != first and not is_other:
             continue
         same = next((other for other in kept if _are_alike(group.readable, other.readable)), None)
         if same is None:
@@ -363,4 +363,16 @@ def _are_alike(one: Head | None, other: Head | None) -> bool:
         return False
     if one.kind is None or other.kind is None:
         return torch.equal(one.predictions, other.predictions)
+    if {one.kind, other.kind} == {Kind.LOGITS, Kind.PROBS}:
+        logits, probs = (one, other) if one.kind is Kind.LOGITS else (other, one)
+        return _are_scaled(logits.predictions, probs.predictions)
     return same_values(one.predictions, other.predictions, other.kind) is one.kind
+
+
+def _are_scaled(logits: Tensor | None, probs: Tensor | None) -> bool:
+    """Whether probabilities are those of logits of any scale, as where one term of a loss has a temperature."""
+    if logits is None or probs is None or logits.shape != probs.shape:
+        return False
+    z, p = logits.double(), probs.double()
+    scale = (z * p.logit(eps=1e-6)).sum() / z.square().sum().clamp(min=1e-12)
+    return bool(scale > 0) and torch.allclose((scale * z).sigmoid(), p, atol=1e-4)

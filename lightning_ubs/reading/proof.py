@@ -9,6 +9,7 @@ them knows nothing of the labels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,10 +22,11 @@ from lightning_ubs.reading.predictions import Kind, to_probabilities
 
 # Right candidates have 1.00, mixed or noisy labels somewhat less; what chance or a teacher pulls has 0.5 to 0.7. Where
 # ENOUGH elements of like weight were seen on a side, a coin passes PASSED once in 28,000 times (at least 22 of 24), and
-# one that is right in seven of ten cases once in 80. Between the two limits nothing is decided yet; targets that equal
-# the labels need no count.
+# one that is right in seven of ten cases once in 80. Between the two limits nothing is decided yet.
 PASSED, THRESHOLD = 0.9, 0.75
 ENOUGH = 24
+# Targets that equal the labels by chance are as rare as one order of the rows among this many (as a logarithm).
+SURE = math.log(10_000)
 # A prediction this near to its label is right already: smoothed or soft targets pull it back once it is fitted.
 _FITTED = 0.2
 # What is pulled back on the side of its label proves nothing, but says nothing against a fitted model either.
@@ -49,7 +51,8 @@ class Evidence:
         squares: of the gradient's elements, which tell how many count.
         labels: number of elements.
         back: gradient that pulls back what is on the side of its label.
-        matched: whether the loss compares the candidate with the very labels.
+        told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
+            orders of the rows that would look alike no more, minus infinity if it compares it with others.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -62,16 +65,16 @@ class Evidence:
     squares: tuple[float, float] = (0.0, 0.0)
     labels: tuple[float, float] = (0.0, 0.0)
     back: tuple[float, float] = (0.0, 0.0)
-    matched: bool = False
+    told: float = 0.0
 
-    def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, matched: bool = False) -> Evidence:
+    def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
 
         Args:
             gradient: of the loss with respect to the candidate, (rows, q).
             labels: (rows, q), NaN where a label is not known.
             probs: what the candidate predicts, if that can be told.
-            matched: whether the loss compares it with these very labels.
+            told: see above.
         """
         weight = gradient.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
         # A scaled loss of half precision may be large: only ratios count.
@@ -90,7 +93,7 @@ class Evidence:
             ]
         ).tolist()
         right, mass, squares, counts, pulled_back = ((side[0], side[1]) for side in sums)
-        return self + Evidence(right, mass, squares, counts, pulled_back, matched)
+        return self + Evidence(right, mass, squares, counts, pulled_back, told)
 
     def __add__(self, other: Evidence) -> Evidence:
         """What several steps or processes saw."""
@@ -104,8 +107,13 @@ class Evidence:
             total(self.squares, other.squares),
             total(self.labels, other.labels),
             total(self.back, other.back),
-            self.matched or other.matched,
+            self.told + other.told,
         )
+
+    @property
+    def matched(self) -> bool:
+        """Whether the loss compares it with the labels, as far as is known."""
+        return self.told > 0
 
     @property
     def shares(self) -> tuple[float | None, float | None]:
@@ -123,7 +131,7 @@ class Evidence:
     @property
     def proof(self) -> Proof:
         """Whether it is enough."""
-        if self.matched:
+        if self.told >= SURE:
             return Proof.PROVEN
         enough = [self._elements(side) >= ENOUGH for side in (0, 1)]
         if any(enough[side] and self._contradicts(side) for side in (0, 1)):
@@ -189,26 +197,25 @@ def one_per_row(labels: Tensor, pull: Tensor) -> Tensor:
     return labels.masked_fill(others | ~positive.any(1, keepdim=True), torch.nan)
 
 
-def is_telling(labels: Tensor) -> bool:
-    """Whether label rows are unlike, so that another order of rows would be seen."""
-    known = labels.nan_to_num(0.0)
-    return bool((known != known[:1]).any()) and bool((known > 0).any())
-
-
-def is_matched(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> bool:
-    """Whether the loss compares its predictions with these very labels, row by row.
+def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float:
+    """How sure it is that the loss compares its predictions with these very labels, row by row.
 
     Args:
         targets: of the loss, NaN where it pulls at nothing.
         labels: (rows, q) as :func:`as_label_matrix` gives them.
         given: the labels as they came.
+
+    Returns:
+        The logarithm of the number of orders of the rows that look different; minus infinity for other labels.
     """
-    return any(
-        is_telling(labels if known is None else labels.masked_fill(~known.to(labels.device), torch.nan))
-        and compare(one.cpu(), given.cpu()) is Rows.SAME
-        for one in targets
-        for known in [one.isfinite() if one.shape == labels.shape else None]
-    )
+    verdicts = [compare(one.cpu(), given.cpu()) for one in targets]
+    for one, verdict in zip(targets, verdicts, strict=True):
+        if verdict is Rows.SAME:
+            hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
+            known = labels.masked_fill(hidden, torch.nan).nan_to_num(0.0)
+            _, alike = torch.unique(known, dim=0, return_counts=True)
+            return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
+    return -math.inf if Rows.DIFFERENT in verdicts else 0.0
 
 
 def same_values(raw: Tensor, other: Tensor, kind: Kind) -> Kind | None:

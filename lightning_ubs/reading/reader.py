@@ -163,6 +163,8 @@ class StepReader:
         reads_loss = place is not None and place.source == "loss"
         if self._found is not None or not (reads_loss or (self._needs_targets and self._targets is None)):
             return
+        if number in search.other_passes:
+            return
         for way in search.ways:
             found = follow(loss, rows, way)
             if found is not None and found.shape[1] == search.num_labels:
@@ -300,7 +302,7 @@ class StepReader:
         search = self._search
         for group in groups:
             for head in group.heads:
-                if head.place.term in search.ways and head.predictions is not None:
+                if search.is_chosen(head) and head.predictions is not None:
                     return head.predictions
         fitting = [one for one in groups if one.heads[0].width == search.num_labels]
         for wanted in (Proof.PROVEN, Proof.OPEN):

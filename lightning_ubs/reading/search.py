@@ -49,6 +49,8 @@ class Search:
         self.status = ""
         #: Places of the chosen head in the graph of the loss.
         self.ways: list[TermPlace] = []
+        #: Backward passes of a step in which something else stands at the same places.
+        self.other_passes: set[int] = set()
         #: Number of labels, if it is known.
         self.num_labels: int | None = None
         self._evidence: dict[Place, Evidence] = {}
@@ -91,14 +93,8 @@ class Search:
 
     @property
     def heads(self) -> list[Head]:
-        """Those of this step; of several backward passes the first that shows a place."""
-        if self._shared is not None:
-            return self._shared
-        found: list[Head] = []
-        for one in self._passes:
-            known = {head.place for head in found}
-            found += [head for head in one.heads() if head.place not in known]
-        return found
+        """Those of this step."""
+        return [head for one in self._passes for head in one.heads()] if self._shared is None else self._shared
 
     def share(self, world_size: int) -> None:
         """The step's backward passes are over; add up what all processes saw, so that they decide alike."""
@@ -179,6 +175,9 @@ class Search:
         if group is not None:
             terms = [head.place.term for head in group.heads if head.place.term is not None]
             self.ways = terms if place.term is None else [place.term]
+            numbers = {head.place.backward_pass for head in group.heads}
+            twins = {head.place.backward_pass for head in self.heads if head.place.term in self.ways}
+            self.other_passes = {number for number in twins if number < min(numbers)}
         if group is None:
             self.status = OTHER_VALUES
         elif group.evidence is None:
@@ -186,11 +185,16 @@ class Search:
         else:
             self.status = {Proof.PROVEN: VERIFIED, Proof.REFUTED: REFUTED, Proof.OPEN: UNDECIDED}[group.proof]
 
+    def is_chosen(self, head: Head) -> bool:
+        """Whether a head stands where predictions are read."""
+        known = head.place.term in self.ways and head.place.backward_pass not in self.other_passes
+        return known or head.place == self.place
+
     def current(self, groups: list[Group]) -> Group | None:
         """The group of this step that was chosen, or would be; None where it is not among them or not clear."""
         if self.place is not None:
             for group in groups:
-                if any(head.place == self.place or head.place.term in self.ways for head in group.heads):
+                if any(map(self.is_chosen, group.heads)):
                     return group
         proven = main_groups(groups, Proof.PROVEN)
         if proven or self.place is not None:
@@ -246,7 +250,7 @@ class Search:
 
     def _head_of(self, groups: list[Group], raw: Tensor) -> Head | None:
         heads = [head for group in groups for head in group.heads]
-        own = [head for head in heads if head.place == self.place or head.place.term in self.ways]
+        own = [head for head in heads if self.is_chosen(head)]
         if own:
             return own[0]
         return next((head for head in heads if head.shows(raw)), None)
