@@ -16,6 +16,7 @@ from benchmarks.epochs import epoch_rows, grid_rows, step_rows, strategy_rows
 from benchmarks.importing import import_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
+from benchmarks.peers import peer_rows
 from benchmarks.proof import proof_rows
 
 PARTS = {
@@ -29,6 +30,7 @@ PARTS = {
     "growth": growth_rows,
     "grid": grid_rows,
     "import": import_rows,
+    "peers": peer_rows,
 }
 
 

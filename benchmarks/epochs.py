@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import lightning as L
@@ -96,8 +96,10 @@ def epoch_rows(repeats: int, quick: bool) -> Iterator[Row]:
     """An epoch with UBS against plain Lightning, and half an epoch against a whole one."""
     arts, yeast = Rows(ARTS), Rows(YEAST)
     fixed = "one refresh, one draw and the log per epoch; one copy of the predictions per step"
-    yield _epochs("UBS epoch / plain, MLP, yahoo-Arts' shape", "mlp", arts, _with(UBS), _plain, repeats, 1.06, fixed)
-    yield _epochs("UBS epoch / plain, MLP, yeast's size", "mlp", yeast, _with(UBS), _plain, repeats, 1.15, fixed)
+    for name, data, bound in (("yahoo-Arts' shape", arts, 1.06), ("yeast's size", yeast, 1.15)):
+        row = _epochs(f"UBS epoch / plain, MLP, {name}", "mlp", data, _with(UBS), _plain, repeats, bound, fixed)
+        # Small kernels find other programs' data in the caches: 1.17 and 1.29 beside a dozen of them.
+        yield replace(row, machines=0.25)
     if quick:
         return
     rounds = max(repeats, 9)

@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.measure import Row, Work, exact, growth, peak_bytes, ratio
 from lightning_ubs import UBS
 from lightning_ubs.functional import draw_epoch, uncertainty_correlation
-from lightning_ubs.selection.plan import epoch_generator
+from lightning_ubs.functional.drawing import epoch_generator
 from lightning_ubs.state import PredictionHistory
 from lightning_ubs.strategies import TrainingSet
 

@@ -30,7 +30,7 @@ from benchmarks.measure import peak_bytes
 from lightning_ubs import UBS
 from lightning_ubs._utils.distributed import broadcast_from_rank_zero, gather_rows
 from lightning_ubs.functional import draw_epoch, selection_probabilities
-from lightning_ubs.selection.plan import epoch_generator
+from lightning_ubs.functional.drawing import epoch_generator
 from lightning_ubs.state import Shard
 from lightning_ubs.strategies import TrainingSet, uncertainty
 

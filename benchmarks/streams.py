@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -29,11 +30,12 @@ from lightning_ubs.selection.plan import BatchLayout
 from lightning_ubs.streams import IndexedDataset, indexed
 
 ORDERS = ("own", "permutation", "blocks", "blocks per rank")
-FEATURES, LABELS, BATCH = 32, 8, 256
+# So small that a tenth of the chunks is below 10 MiB: above, litdata's own reading with a shared cache came to a halt.
+FEATURES, LABELS, BATCH = 8, 2, 256
 
 
 def write(folder: Path, engine: str, samples: int, chunks: int) -> None:
-    """Samples of 160 bytes, in chunks."""
+    """Samples of 40 bytes, in chunks."""
     per_chunk = -(-samples // chunks)
     row = np.zeros(FEATURES + LABELS, dtype=np.float32)
     if engine == "litdata":
@@ -56,8 +58,8 @@ def write(folder: Path, engine: str, samples: int, chunks: int) -> None:
             writer.write({"x": row})
 
 
-def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
-    """The engine's dataset with room for a tenth of the data."""
+def open_dataset(source: Path, cache: Path, engine: str, own: bool, together: int) -> Any:
+    """The engine's dataset with room for a tenth of the data, of which it shuffles ``together`` samples at a time."""
     size = sum(path.stat().st_size for path in source.iterdir())
     if engine == "litdata":
         from litdata import StreamingDataset
@@ -65,12 +67,17 @@ def open_dataset(source: Path, cache: Path, engine: str, own: bool) -> Any:
 
         cache.mkdir(exist_ok=True)
         place = Dir(path=str(cache), url=f"local:{source}")
-        return StreamingDataset(place, max_cache_size=size // 10, shuffle=own, drop_last=False)
+        return StreamingDataset(place, max_cache_size=size // 10, shuffle=own, drop_last=own)
     import streaming
 
     limit = size // 10 + (source / "index.json").stat().st_size
     return streaming.StreamingDataset(
-        remote=str(source), local=str(cache), cache_limit=limit, shuffle=own, batch_size=BATCH
+        remote=str(source),
+        local=str(cache),
+        cache_limit=limit,
+        shuffle=own,
+        shuffle_block_size=together,
+        batch_size=BATCH,
     )
 
 
@@ -109,13 +116,17 @@ def work(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     torch.distributed.init_process_group("gloo")
-    dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], job["order"] == "own")
+    own = job["order"] == "own"
+    dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], own, job["together"])
     loader = loader_of(job, dataset, rank)
     torch.distributed.barrier()
     started, count = time.perf_counter(), 0
     for batch in loader:
         count += len(batch["x"])
-        if time.perf_counter() - started > job["seconds"]:
+        # Ranks go step by step together, as the gradients of a training make them.
+        goes_on = torch.tensor(float(time.perf_counter() - started < job["seconds"]))
+        torch.distributed.all_reduce(goes_on, torch.distributed.ReduceOp.MIN)
+        if not goes_on:
             break
     print(json.dumps({"samples": count, "seconds": time.perf_counter() - started}), flush=True)
     os._exit(0)  # workers of a reading that is cut short need not be waited for
@@ -129,22 +140,22 @@ class Fetches:
 
     def look(self) -> None:
         now = {}
-        for path in self.folder.glob("**/*"):
-            if path.suffix in (".bin", ".mds"):
-                try:
-                    now[str(path)] = path.stat().st_ino
-                except FileNotFoundError:
-                    continue
+        for entry in os.scandir(self.folder) if self.folder.exists() else ():
+            if entry.name.endswith((".bin", ".mds")):
+                now[entry.name] = entry.inode()
         self.count += sum(self.known.get(name) != inode for name, inode in now.items())
         self.known = now
 
 
-def measure(source: Path, engine: str, order: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Fetched chunks and samples per second of all processes together."""
+def measure(source: Path, engine: str, order: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Fetched chunks and samples per second of all processes together; None where the engine failed."""
     cache = source.parent / f"cache-{order.replace(' ', '-')}"
     shutil.rmtree(cache, ignore_errors=True)
     job = {"source": str(source), "cache": str(cache), "engine": engine, "order": order, "world": options.processes}
-    job |= {"workers": options.workers, "window": options.window, "seconds": options.seconds}
+    job |= {"workers": options.workers, "window": options.window}
+    job["together"] = options.window * -(-options.samples // options.chunks)
+    # A permutation opens so many chunks that an epoch of it would take hours; its rates show in a minute.
+    job["seconds"] = options.seconds if order == "permutation" else math.inf
     world = str(options.processes)
     port = str(20000 + os.getpid() % 20000)
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -161,10 +172,13 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
     fetches = Fetches(cache)
     while any(process.poll() is None for process in processes):
         fetches.look()
-        time.sleep(0.005)
-    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
+        time.sleep(0.02)
+    outputs = [process.communicate()[0].splitlines() for process in processes]
     shutil.rmtree(cache, ignore_errors=True)
+    if not all(outputs):
+        return None
+    results = [json.loads(lines[-1]) for lines in outputs]
+    samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
     return {"order": order, "samples": samples, "seconds": seconds, "fetches": fetches.count}
 
 
@@ -200,8 +214,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which a reading is cut short")
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=60.0, help="after which reading a permutation is cut short")
+    parser.add_argument("--folder", type=Path, help="keeps the chunks for the next time")
     parser.add_argument("--plan", type=int)
     parser.add_argument("--job")
     options = parser.parse_args()
@@ -210,10 +224,11 @@ def main() -> None:
     if options.plan:
         plan(options.plan)
         return
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         for engine in options.engines:
-            source = Path(folder) / engine / "source"
-            write(source, engine, options.samples, options.chunks)
+            source = (options.folder or Path(temporary)) / engine / "source"
+            if not source.exists():
+                write(source, engine, options.samples, options.chunks)
             chunks = sum(path.suffix in (".bin", ".mds") for path in source.iterdir())
             print(f"{engine}: {options.samples:,} samples in {chunks} chunks", flush=True)
             print(
@@ -222,6 +237,9 @@ def main() -> None:
             )
             for order in options.orders:
                 seen = measure(source, engine, order, options)
+                if seen is None:
+                    print(f"| {order} | failed, see above | | | |", flush=True)
+                    continue
                 per_epoch = seen["fetches"] / chunks * options.samples / seen["samples"]
                 rate = seen["samples"] / seen["seconds"]
                 print(

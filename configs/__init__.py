@@ -1,5 +1,7 @@
-"""Configurations for Hydra, by group; ``pkg://lightning_ubs.configs`` finds them, and registers the datasets."""
+"""Configurations for Hydra, by group, found as ``pkg://lightning_ubs.configs``; datasets and methods are registered."""
 
-from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.entries import register_datasets
+from lightning_ubs.methods import register_methods
 
 register_datasets()
+register_methods()

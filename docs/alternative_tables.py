@@ -1,4 +1,7 @@
-"""Tables of what a user would do instead of selection: weigh the loss, stop early, resample by label."""
+"""Tables of what a user would do instead of selection: weigh the loss, stop early, resample by label.
+
+``python docs/alternative_tables.py`` writes what plain shuffling chose into the configurations of the experiments.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from stored_results import interval, stored, table
 
+from lightning_ubs._utils.known_metrics import THIRDS
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
 from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
@@ -36,6 +41,9 @@ AUC, PRECISION = Metric("macro_auc", "Macro-AUC", True), Metric("map", "macro av
 SMALL, SHORT_EPOCHS, LONG_EPOCHS = ("stackex_chess", "scene", "yeast", "enron", "cal500", "langlog"), 80, 40
 LENGTHS, CONVERGED, LEAST = (20, 40, 80), 0.001, 10
 RATES, FOLDS = (1e-3, 3e-3, 1e-2), 5
+USUAL = {"alternatives": 40, "short": 10}
+"""Epochs of the experiments where their configuration says nothing else."""
+IN_CONFIGURATION = {"stackex_chess": "file"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Setting:
 
 @cache
 def chosen() -> dict[tuple[str, str], Setting]:
-    """(Set, loss) → its setting.
+    """(Set, loss) → its setting, where all rates were tried.
 
     The rate is that of the best score; the epochs are the fewest of ``LENGTHS`` whose best score lies within
     ``CONVERGED`` of it. The short form has a quarter of them, at least ``LEAST``, and the rate that is best within
@@ -67,6 +75,8 @@ def chosen() -> dict[tuple[str, str], Setting]:
     """
     found = {}
     for (data, loss), curves in validation().items():
+        if len(curves) < len(RATES):
+            continue
         limit = SHORT_EPOCHS if data in SMALL else LONG_EPOCHS
         cut = {rate: curve[:limit] for rate, curve in curves.items()}
         whole = min(len(curve) for curve in cut.values()) == limit
@@ -77,6 +87,31 @@ def chosen() -> dict[tuple[str, str], Setting]:
         short_rate = max(cut, key=lambda one: cut[one][:short].max())
         found[data, loss] = Setting(rate if whole else None, epochs if whole else None, short_rate, short, float(best))
     return found
+
+
+def configured(experiment: str) -> str:
+    """The part ``by_loss`` of the configuration of an experiment, as YAML."""
+    lines = []
+    for loss in LOSSES:
+        lines.append(f"  {loss}:")
+        for (data, of), one in chosen().items():
+            rate, epochs = (one.short_rate, one.short_epochs) if experiment == "short" else (one.rate, one.epochs)
+            if of == loss and rate is not None:
+                given = f"model: {{lr: {rate:g}}}"
+                if epochs != USUAL[experiment]:
+                    given += f", trainer: {{max_epochs: {epochs}}}"
+                name = IN_CONFIGURATION.get(data, data)
+                lines.append(f"    {name}: {{{given}}}".ljust(79) + "# see above")
+    return "\n".join(lines) + "\n"
+
+
+def configure() -> None:
+    """Write what was chosen into the configurations."""
+    for experiment in USUAL:
+        path = Path(__file__).parents[1] / "configs" / "experiment" / f"{experiment}.yaml"
+        before, part, after = path.read_text(encoding="utf-8").partition("by_loss:")
+        head, after = part + after[: after.index("\n") + 1], after[after.index("\nsweep:") + 1 :]
+        path.write_text(before + head + configured(experiment) + after, encoding="utf-8")
 
 
 def settings() -> str:
@@ -102,7 +137,7 @@ def trained(store: str) -> Mapping[Cell, Mapping[Place, Run]]:
     """(Loss, method) → (set, fold) → run, of sets with enough folds for a verdict."""
     found: dict[Cell, dict[Place, Run]] = defaultdict(dict)
     for run in stored(store):
-        found[loss_of(run), run.method.label][run.data, run.unit[0]] = run
+        found[loss_of(run), run.method.name][run.data, run.unit[0]] = run
     return {cell: _enough(runs) for cell, runs in found.items() if _enough(runs)}
 
 
@@ -113,7 +148,7 @@ def _enough(runs: Mapping[Place, Run]) -> dict[Place, Run]:
 
 def loss_of(run: Run) -> str:
     """The loss that its model was trained with."""
-    return run.model.partition("loss=")[2].split(" ")[0] or "bce"
+    return run.record.model.partition("loss=")[2].split(" ")[0] or "bce"
 
 
 def pairs(store: str, compared: Iterable[tuple[Cell, Cell]], data: str | None = None) -> list[tuple[Run, Run]]:
@@ -204,6 +239,33 @@ def compared_table(store: str, compared: Callable[[], Compared]) -> str:
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
+def by_frequency(store: str) -> str:
+    """Average precision and draws by thirds of the labels, where plain shuffling with the same loss recorded them."""
+    rows = []
+    for data in _sets(data for runs in trained(store).values() for data, _ in runs):
+        for loss in LOSSES:
+            if not _recorded(store, (loss, PLAIN), data):
+                continue
+            for method in METHODS:
+                runs = _recorded(store, (loss, method), data)
+                if not runs:
+                    continue
+                cells = [
+                    f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
+                    f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
+                    for third in THIRDS
+                ]
+                folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
+                rows.append([f"{data}, {LOSSES[loss]}: {NAMES.get(method, method)}{folds}", *cells])
+    return table(["macro average precision (draws)", *(f"{third} labels" for third in THIRDS)], rows)
+
+
+def _recorded(store: str, cell: Cell, data: str) -> list[Run]:
+    """The runs of a cell on a set that recorded draws and precision by label frequency."""
+    runs = [run for (where, _), run in trained(store).get(cell, {}).items() if where == data]
+    return [run for run in runs if run.record.draws and "map_rare" in run.metrics]
+
+
 def _on_set(verdict: Verdict | None) -> str:
     """Mean gain on one set, bold where the verdict on it is better or worse."""
     if verdict is None:
@@ -252,4 +314,8 @@ for _store in ("short",):
         f"{_store}_losses": partial(compared_table, _store, losses_compared),
         f"{_store}_selections": partial(compared_table, _store, selections_compared),
         f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
+        f"{_store}_frequency": partial(by_frequency, _store),
     }
+
+if __name__ == "__main__":
+    configure()

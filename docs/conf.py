@@ -38,6 +38,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # notebooks are executed by the tests, and keep their outputs
 
+maximum_signature_line_length = 80  # longer ones have one argument per line
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}

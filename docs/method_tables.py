@@ -13,13 +13,11 @@ from stored_results import (
     Folds,
     bold_best,
     complete,
-    epochs_needed,
     evidence,
     gains,
     interval,
     mean,
     plus_minus,
-    seconds_needed,
     speed,
     stored,
     table,
@@ -121,21 +119,12 @@ def kinds() -> dict[str, dict[str, ByMethod]]:
     }
 
 
-def convergence() -> str:
-    """Epochs to the best validation score of Random on the same fold: median and range of the folds that reach it."""
-    return _needed("epochs", epochs_needed)
-
-
-def convergence_seconds() -> str:
-    """The same in seconds."""
-    return _needed("seconds", seconds_needed)
-
-
-def _needed(unit: str, needed: Callable[[Folds, Folds], str]) -> str:
+def speed_by_set() -> str:
+    """The same on each set, with an interval over its folds."""
     by_data = complete(stored("main_table"))
-    methods = list(next(iter(by_data.values())))
-    rows = [[data, *(needed(runs[method], runs["Random"]) for method in methods)] for data, runs in by_data.items()]
-    return table([f"{unit} to Random's best", *methods], rows)
+    methods = [method for method in next(iter(by_data.values())) if method != "Random"]
+    rows = [[data, *(speed([runs], method) for method in methods)] for data, runs in by_data.items()]
+    return table(["epochs to the score that both reach, against Random", *methods], rows)
 
 
 def defects() -> str:
@@ -251,8 +240,7 @@ METHOD_TABLES: dict[str, Callable[[], str]] = {
     "main_summary": main_summary,
     "by_kind": by_kind,
     "how_soon": how_soon,
-    "convergence": convergence,
-    "convergence_seconds": convergence_seconds,
+    "speed_by_set": speed_by_set,
     "defects": defects,
     "ablation": ablation,
     "learning_rate": learning_rate,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from method_tables import kinds
-from stored_results import gains
+from model_tables import NAMES, by_model
+from stored_results import gains, mean, savings, stored
 
+from lightning_ubs.methods import looks
 from lightning_ubs.report.figures.canvas import INK, MUTED, house_style, name_width, new_figure
 from lightning_ubs.report.figures.rendering import to_svg
 from lightning_ubs.report.statistics import paired_interval
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BETTER, WORSE = "#5b3fd6", "#c2410c"
+# Methods of experiment=savings, and the length of their epochs against a plain one.
+SHOWN = {"Random": 1.0, "UBS": 1.0, "Loss": 1.0, "InfoBatch": 0.75, "Random half": 0.5}
 
 
 def gain_by_set() -> Figure:
@@ -25,6 +29,24 @@ def gain_by_set() -> Figure:
     for name, by_data in kinds().items():
         found = {data: gains(runs["UBS"], runs["Random"]) for data, runs in by_data.items()}
         rows += [(name, []), *sorted(found.items(), key=lambda one: -np.mean(one[1]))]
+    return _forest(rows)
+
+
+def gain_by_model() -> Figure:
+    """The same with the paper's models on small sets, at its learning rate and at those of the models' authors."""
+    rows: list[tuple[str, list[float]]] = []
+    for words, store in (("learning rate 1e-4", "paper_models"), ("authors' learning rates", "authors_rate")):
+        rows.append((words, []))
+        rows += [
+            (f"{NAMES[model]}, {data}", gains(runs["UBS"], runs["Random"]))
+            for model, by_data in by_model(stored(store)).items()
+            for data, runs in by_data.items()
+        ]
+    return _forest(rows)
+
+
+def _forest(rows: list[tuple[str, list[float]]]) -> Figure:
+    """Mean, interval and folds of each row; a row without values is a heading."""
     names = [name for name, _ in rows]
     figure, axes = new_figure("", 6.2, 0.55 + 0.24 * len(rows), left=name_width(names), top=0.08)
     for row, (_, values) in enumerate(rows):
@@ -46,7 +68,39 @@ def gain_by_set() -> Figure:
     return figure
 
 
-PICTURES: dict[str, Callable[[], Figure]] = {"gain_by_set": gain_by_set}
+def savings_by_samples() -> Figure:
+    """Macro-AUC against the length of a training, counted in plain epochs: a panel for each set, three budgets each."""
+    by_data, look = savings(), looks(SHOWN)
+    figure, axes = new_figure("", 7.0, 5.2, left=0.6, bottom=0.8, top=0.3)
+    axes.set_axis_off()
+    handles = []
+    for number, (data, runs) in enumerate(by_data.items()):
+        place = (0.1 + 0.49 * (number % 2), 0.6 - 0.42 * (number // 2), 0.38, 0.32)
+        panel = figure.add_axes(place)
+        panel.set_title(data, fontsize=9)
+        handles = [
+            panel.plot(
+                [budget * SHOWN[method] for budget in (20, 40, 80)],
+                [mean(runs[method, budget]) for budget in (20, 40, 80)],
+                color=look[method].color,
+                linestyle=look[method].dash,
+                marker="o",
+                markersize=4,
+                label=method,
+            )[0]
+            for method in SHOWN
+        ]
+        panel.set_xlim(left=0)
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), handlelength=2.6)
+    figure.text(0.5, 0.085, "length of the training in plain epochs", ha="center", fontsize=9)
+    return figure
+
+
+PICTURES: dict[str, Callable[[], Figure]] = {
+    "gain_by_set": gain_by_set,
+    "gain_by_model": gain_by_model,
+    "savings_by_samples": savings_by_samples,
+}
 
 
 def drawn(name: str) -> str:

@@ -12,13 +12,14 @@ import numpy as np
 from lightning_ubs.report.method import ordered
 from lightning_ubs.report.results import Run, load_results
 from lightning_ubs.report.statistics import Difference, Evidence, paired_interval
-from lightning_ubs.report.training_cost import epochs_to, speed_ratio
+from lightning_ubs.report.training_cost import speed_ratio
 from lightning_ubs.report.words import signed
 
 RESULTS = Path(__file__).parent / "results"
 
 Folds = dict[int, Run]
 ByMethod = dict[str, Folds]
+Trained = tuple[str, int]
 
 
 @cache
@@ -41,6 +42,21 @@ def complete(runs: Iterable[Run]) -> dict[str, ByMethod]:
         data: {method: {fold: by_method[method][fold] for fold in sorted(folds[data])} for method in methods}
         for data, by_method in found.items()
         if folds[data]
+    }
+
+
+@cache
+def savings() -> dict[str, dict[Trained, Folds]]:
+    """Data → (method, epochs) → fold → run, of the folds on which every method has been trained."""
+    found: dict[str, dict[Trained, Folds]] = defaultdict(lambda: defaultdict(dict))
+    for run in stored("savings"):
+        found[run.data][run.method.label, run.record.max_epochs or 0][run.unit[0]] = run
+    trained = {key for runs in found.values() for key in runs}
+    complete = {data: set.intersection(*(set(runs[key]) for key in trained)) for data, runs in found.items()}
+    return {
+        data: {key: {fold: run for fold, run in folds.items() if fold in complete[data]} for key, folds in runs.items()}
+        for data, runs in found.items()
+        if complete[data]
     }
 
 
@@ -82,32 +98,6 @@ def mean(runs: Folds, metric: str = "macro_auc") -> float:
 def counted(runs: Folds) -> str:
     """How many folds, in words."""
     return f"{len(runs)} fold{'s' * (len(runs) > 1)}"
-
-
-def epochs_needed(runs: Folds, base: Folds) -> str:
-    """Epochs to the best validation score of ``base`` on the same fold: median and range of the folds that reach it."""
-    return _spread([epochs for _, epochs in _reached(runs, base)], len(runs), "g")
-
-
-def seconds_needed(runs: Folds, base: Folds) -> str:
-    """The same in seconds of training, selection included, validation not.
-
-    The median epoch stands for all of a run: other work on the machine now and then held one up.
-    """
-    seconds = [epochs * float(np.median(run.curves["epoch_seconds"])) for run, epochs in _reached(runs, base)]
-    return _spread(seconds, len(runs), ".1f")
-
-
-def _reached(runs: Folds, base: Folds) -> list[tuple[Run, int]]:
-    needed = ((run, epochs_to(run, float(np.nanmax(base[fold].scores)))) for fold, run in runs.items())
-    return [(run, epochs) for run, epochs in needed if epochs is not None]
-
-
-def _spread(values: Sequence[float], folds: int, form: str) -> str:
-    if not values:
-        return "–"
-    share = "" if len(values) == folds else f", {len(values)} of {folds}"
-    return f"{np.median(values):{form}} ({min(values):{form}}–{max(values):{form}}{share})"
 
 
 def interval(found: Evidence | Sequence[float]) -> str:

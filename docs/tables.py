@@ -1,6 +1,7 @@
 """Write the tables and pictures of README.md and of the pages of results: ``python docs/tables.py [--check]``.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``; the words around it are written by hand.
+A short table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, a long one is a file in
+``docs/numbers`` that a page shows; the words around them are written by hand.
 Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
 ``python -m benchmarks --only epoch --json docs/results/epoch_cost.json`` writes.
 """
@@ -8,6 +9,8 @@ Results come from the stores in ``docs/results``; costs from ``docs/results/epoc
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import re
 import sys
@@ -24,6 +27,7 @@ from pictures import PICTURES, drawn
 from stored_results import (
     ByMethod,
     Folds,
+    Trained,
     complete,
     counted,
     evidence,
@@ -31,9 +35,11 @@ from stored_results import (
     interval,
     mean,
     plus_minus,
+    savings,
     stored,
     table,
 )
+from stream_tables import STREAM_TABLES
 
 from lightning_ubs.report.results import Run
 
@@ -42,10 +48,11 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("results", "results_in_detail", "results_by_set", "results_models", "alternatives")
+        for name in ("results", "results_in_detail", "results_by_set", "results_models", "alternatives", "streams")
     ),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+FILED = re.compile(r"^:file: numbers/(\w+)\.csv$", re.MULTILINE)
 
 # The two kinds of sets of experiment=savings, as its file names them.
 RARE, PLENTY = ("rcv1subset1_aligned", "bibtex", "yahoo-Arts1"), "tmc2007-500"
@@ -55,36 +62,16 @@ LONGEST = BUDGETS[-1]
 # Numbers of epochs that experiment=main_table may train, and what a longer training may still gain.
 LENGTHS, CONVERGED = (20, 40, 80, 160), 0.001
 
-Trained = tuple[str, int]
-
-
-@cache
-def savings() -> dict[str, dict[Trained, Folds]]:
-    """Data → (method, epochs) → fold → run, of the folds on which every method has been trained."""
-    found: dict[str, dict[Trained, Folds]] = defaultdict(lambda: defaultdict(dict))
-    for run in stored("savings"):
-        found[run.data][run.method.label, run.record.max_epochs or 0][run.unit[0]] = run
-    trained = {key for runs in found.values() for key in runs}
-    complete = {data: set.intersection(*(set(runs[key]) for key in trained)) for data, runs in found.items()}
-    return {
-        data: {key: {fold: run for fold, run in folds.items() if fold in complete[data]} for key, folds in runs.items()}
-        for data, runs in found.items()
-        if complete[data]
-    }
-
 
 def savings_table() -> str:
     """Macro-AUC of each method after each number of epochs, and the gain over Random after the most."""
-    parts = []
+    rows = []
     for data, runs in savings().items():
         base = runs["Random", LONGEST]
-        head = [f"{data}, {counted(base)}", "samples", *(f"{budget} epochs" for budget in BUDGETS)]
-        rows = []
         for method in dict.fromkeys(method for method, _ in runs):
             cells = [f"{mean(runs[method, budget]):.4f} ({_gain(runs[method, budget], base)})" for budget in BUDGETS]
-            rows.append([method, f"{_cost(runs[method, LONGEST], base):.2f}", *cells])
-        parts.append(table(head, rows))
-    return "\n\n".join(parts)
+            rows.append([f"{data}, {method}", counted(base), f"{_cost(runs[method, LONGEST], base):.2f}", *cells])
+    return table(["Macro-AUC", "folds", "samples", *(f"{budget} epochs" for budget in BUDGETS)], rows)
 
 
 def savings_equal() -> str:
@@ -175,15 +162,29 @@ def epoch_costs() -> str:
     )
 
 
+def epoch_costs_in_short() -> str:
+    """The same, of whole epochs with UBS, in a reader's words."""
+    names = {
+        "UBS epoch / plain, MLP, yahoo-Arts' shape": "MLP on 6,000 × 2,314 features, 25 labels",
+        "UBS epoch / plain, MLP, yeast's size": "MLP on yeast's size, where an epoch takes 40 ms",
+        "UBS epoch / plain, CLIF, yahoo-Arts' shape": "CLIF, a graph network, on the first",
+    }
+    rows = json.loads((ROOT / "docs" / "results" / "epoch_cost.json").read_text())["rows"]
+    found = {row["name"]: f"{row['value']:.2f} × ({row['low']:.2f} to {row['high']:.2f})" for row in rows}
+    return table(["an epoch with UBS", "median (quartiles)"], [[told, found[name]] for name, told in names.items()])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "savings": savings_table,
     "savings_equal": savings_equal,
     "drawing": drawing,
     "settings": settings,
     "epoch_costs": epoch_costs,
+    "epoch_costs_in_short": epoch_costs_in_short,
     **METHOD_TABLES,
     **MODEL_TABLES,
     **ALTERNATIVE_TABLES,
+    **STREAM_TABLES,
 }
 
 
@@ -192,10 +193,20 @@ def filled(text: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
 
 
+def as_csv(table: str) -> str:
+    """A table in Markdown as CSV."""
+    head, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
+
+
 def written() -> dict[Path, str]:
     """Every file with tables, and every picture, as it should be."""
     pages = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
-    return pages | {ROOT / "docs" / f"{name}.svg": drawn(name) for name in PICTURES}
+    names = {name for text in pages.values() for name in FILED.findall(text)}
+    files = {ROOT / "docs" / "numbers" / f"{name}.csv": as_csv(TABLES[name]()) for name in sorted(names)}
+    return pages | files | {ROOT / "docs" / f"{name}.svg": drawn(name) for name in PICTURES}
 
 
 def main() -> str | None:
@@ -210,6 +221,7 @@ def main() -> str | None:
         names = " and ".join(path.name for path in old)
         return f"{names}: not up to date; run python docs/tables.py."
     for path, text in old.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return None
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from lightning_ubs.experiment.recorder import Recorder
     from lightning_ubs.inspection.loggers import SelectionImages
     from lightning_ubs.selection.evaluation import EvaluationPass
+    from lightning_ubs.selection.loader import SelectionSampler
     from lightning_ubs.selection.options import EpochSize
     from lightning_ubs.selection.order import Blocks
-    from lightning_ubs.selection.plan import EpochPlan, SelectionSampler
+    from lightning_ubs.selection.plan import EpochPlan
     from lightning_ubs.strategies import (
         D2ACE,
         UBS,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Balance,
         ClassAware,
         EpochRequest,
+        GroupScores,
         HardImbalance,
         InfoBatch,
         LossBias,
@@ -54,6 +56,7 @@ __all__ = [
     "EpochRequest",
     "EpochSize",
     "EvaluationPass",
+    "GroupScores",
     "HardImbalance",
     "InfoBatch",
     "LossBias",
@@ -85,7 +88,7 @@ _HOMES = {
     "SelectionImages": "inspection.loggers",
     "Blocks": "selection.order",
     "EpochPlan": "selection.plan",
-    "SelectionSampler": "selection.plan",
+    "SelectionSampler": "selection.loader",
 }
 _PARTS = ("callback", "data", "errors", "functional", "metrics", "models", "state", "strategies")
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.inspection import frame, outlook
@@ -35,7 +34,7 @@ from lightning_ubs.selection.options import (
     chosen_size,
     chosen_unbiased,
 )
-from lightning_ubs.selection.order import Blocks, check_order
+from lightning_ubs.selection.order import Blocks, chosen_order
 from lightning_ubs.selection.plan import EpochPlan, loader_seed
 from lightning_ubs.selection.planner import Selector
 from lightning_ubs.selection.requirements import check_epochs_are_counted, check_trainer
@@ -170,8 +169,7 @@ class BatchSelection(Callback):
         self.outputs, self.targets = outputs, targets
         self.labels, self.features = labels, features
         self.replacement = chosen_replacement(replacement, strategy)
-        check_order(order, strategy, self.replacement)
-        self.order = order
+        self.order = chosen_order(order, strategy, self.replacement)
         self.unbiased = chosen_unbiased(unbiased, strategy, self.replacement)
         self.start_epoch = strategy.default_start(self.warmup_epochs) if start_epoch is None else start_epoch
         check_range("start_epoch", self.start_epoch, 0, whole=True)
@@ -191,7 +189,7 @@ class BatchSelection(Callback):
             self.replacement,
             fill_last=self.fill_last,
             compact=save_state == "weights",
-            blocks=order,
+            blocks=self.order,
         )
         if refresh is not None and not isinstance(refresh, EvaluationPass):
             raise ValueError(f"refresh={refresh!r} is not an evaluation pass; use refresh=EvaluationPass() or None.")
@@ -266,7 +264,8 @@ class BatchSelection(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Read predictions and targets from the loss's graph, and weigh its rows."""
         self._steps.before_backward(self._session, pl_module, loss)
-        self._session.even_out(loss)
+        if trainer.world_size > 1:
+            self._session.even_out(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -353,7 +352,7 @@ class BatchSelection(Callback):
 
     @property
     def kept_ids(self) -> range:
-        """Ids of the samples whose predictions this process remembers: all, unless ``memory="sharded"``."""
+        """Ids of the samples whose history this rank keeps: all, unless ``memory="sharded"``."""
         return self.strategy.shard.ids
 
     @property
@@ -408,6 +407,17 @@ class BatchSelection(Callback):
         """The epoch in which each sample was last trained on, (n,) int32, -1 for never; None as ``times_drawn``."""
         return None if self._selector.draws is None else self._selector.draws.last_epoch
 
+    def history(self) -> tuple[Tensor, Tensor]:
+        """The predictions that are kept: values (n, T, q) float32, oldest first, and counts (n,).
+
+        The last ``counts[i]`` of the T predictions of sample i are valid; pending steps are included. With
+        ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
+
+        Raises:
+            SelectionError: before the first prediction, or with a strategy that keeps no window of predictions.
+        """
+        return frame.history(self)
+
     def to_frame(self, rows: Literal["samples", "labels"] = "samples") -> DataFrame:
         """What is known of each training sample, or of each label, as a pandas frame.
 
@@ -418,7 +428,7 @@ class BatchSelection(Callback):
         * ``weight``, ``probability``: w and P at the start of this epoch.
         * ``times_drawn``, ``last_epoch_drawn``: how often and when last it was trained on, warm-up included.
         * ``mean_uncertainty``: ``selection.uncertainty``, the mean over the labels.
-        * ``fluctuation``: how much its remembered predictions move from one to the next, the mean over the labels.
+        * ``fluctuation``: how much the predictions in its history move from one to the next, the mean over the labels.
         * ``latest_loss``: binary cross-entropy of its latest prediction, the mean over the labels, if these are known.
         * ``labels``: names of its true labels (numbers where there are no names), joined by ``"; "``.
 
@@ -493,8 +503,8 @@ class BatchSelection(Callback):
     def suspicious_labels(self, top: int | float = 100) -> DataFrame:
         """The (sample, label) pairs that the model contradicts most persistently: candidates for label errors.
 
-        The score is the mean distance between the given label and the remembered predictions: of the last T training
-        passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
+        The score is the mean distance between the given label and the predictions in the history: of the last T
+        training passes (``UBS``, ``RecencyBias``) or of all of them (``ActiveBias``). The frame has the columns ``id``,
         ``label``, ``given``, ``mean_prediction`` and ``score``, the highest score first.
 
         These predictions come from training passes: the model has learned the label that it is asked about, and with
@@ -508,7 +518,7 @@ class BatchSelection(Callback):
             top: how many pairs, as a number or as a share below 1 of all pairs.
 
         Raises:
-            SelectionError: if the labels are not known, or the strategy remembers no predictions.
+            SelectionError: if the labels are not known, or the strategy keeps no history of predictions.
         """
         return frame.suspicious_labels(self, top)
 

@@ -7,9 +7,11 @@ import io
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 HELP = """\
 lightning-ubs: batch selection for multi-label training, guided by uncertainty.
 
-  lightning-ubs compare                 Random, UBS and InfoBatch on embedded data, and the verdict, in two minutes
+  lightning-ubs compare                 a first look: two losses, with UBS and without, in two minutes
   lightning-ubs train [KEY=VALUE ...]   one run, for example data=yeast model=clif selection.lambda1=0.6
   lightning-ubs compare [KEY=VALUE ...] a grid of data, models, selections, folds and seeds, and its report
   lightning-ubs report FOLDER           the report of a results folder
@@ -38,6 +40,7 @@ lightning-ubs: batch selection for multi-label training, guided by uncertainty.
   eval "$(lightning-ubs -sc install=bash)"  tab completion, for bash, zsh or fish
 """
 COMMANDS = ("train", "compare", "report", "data")
+_TYPED: ContextVar[str] = ContextVar("typed", default="")  # the whole command, for the report
 
 
 class Stopped(BaseException):
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for what went wrong, 2 for what was not understood."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = (given[0], given[1:]) if given else ("--help", [])
+    _TYPED.set(shlex.join(["lightning-ubs", *given]))
     if command in ("--help", "-h", "help"):
         _say(HELP.rstrip())
         return 0
@@ -193,13 +197,7 @@ def compare_task(config: DictConfig) -> None:
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
 
-    def conclude(records: Sequence[RunRecord]) -> None:
-        from lightning_ubs.report import console_verdict
-
-        _say(console_verdict(records, margin=plain["report"]["margin"]))
-        _report(plain["results"], plain["report"])
-
-    compare_command(plain, _say, conclude)
+    compare_command(plain, _say, lambda records: _report(plain["results"], plain["report"], records))
 
 
 @_guarded
@@ -211,12 +209,17 @@ def report_task(config: DictConfig) -> None:
     _report(plain["results"], plain["report"])
 
 
-def _report(results: str, options: dict[str, Any]) -> None:
-    from lightning_ubs.report import build_report
+def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] = ()) -> None:
+    """Say the verdict on these runs, if any, and write the report of the folder."""
+    from lightning_ubs.report import Report
 
-    paper = _paper(options["paper"])
-    page = build_report(results, paper=paper, **{name: value for name, value in options.items() if name != "paper"})
-    _say(f"report: {page}")
+    options = dict(options)
+    output, formats = options.pop("output") or Path(results) / "report", options.pop("formats")
+    command = _TYPED.get() if records else ""  # what made the runs, not what made the page of them
+    report = Report.of_folder(results, paper=_paper(options.pop("paper")), command=command, **options)
+    if records:
+        _say(report.about(records).summary)
+    _say(f"report: {report.write(output, formats)}")
 
 
 def _paper(value: Any) -> Path | None:

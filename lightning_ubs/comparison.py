@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lightning_ubs._utils.extras import optional_import, require_experiments
 from lightning_ubs.errors import ConfigError
-from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.engine import Engine, check_engine, check_jobs
 from lightning_ubs.experiment.from_objects import (
     Modules,
@@ -25,16 +24,20 @@ from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.record import Mode, RunRecord
 from lightning_ubs.experiment.selection import Selection
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import by_name
+
+if TYPE_CHECKING:
+    from lightning_ubs.report import Report
 
 
 class Comparison:
     """What `compare` found. Its text is the verdict.
 
     Attributes:
-        records: the finished runs.
-        results: the results folder.
-        monitor: the logged value that decided the best epochs.
-        margin: differences that do not matter; None: 0.001.
+        records: The finished runs.
+        results: The results folder.
+        monitor: The logged value that decided the best epochs.
+        margin: Differences that do not matter; None: 0.001.
     """
 
     def __init__(self, records: Sequence[RunRecord], results: Path, monitor: str, margin: float | None = None) -> None:
@@ -46,7 +49,13 @@ class Comparison:
     @cached_property
     def verdict(self) -> str:
         """Which selection is better than Random, by how much, at what cost, in a few lines."""
-        return console_verdict(self.records, self.monitor, self.margin)
+        return self._report.summary
+
+    @cached_property
+    def _report(self) -> Report:
+        from lightning_ubs.report import Report
+
+        return Report.of(self.records, self.monitor, self.margin, ResultsStore(self.results))
 
     def __str__(self) -> str:
         return self.verdict
@@ -61,12 +70,19 @@ class Comparison:
     def report(self, **options: Any) -> Path:
         """Write the report, in ``report/`` of the results folder unless ``output`` says otherwise; return its page.
 
-        Args:
-            options: those of `lightning_ubs.report.build_report`.
-        """
-        from lightning_ubs.report import build_report
+        It is about all runs of the folder, also those of other comparisons.
 
-        return build_report(self.results, **{"margin": self.margin} | options)
+        Args:
+            options: Those of `lightning_ubs.report.build_report`.
+        """
+        from lightning_ubs.report.report import DEFAULT_FORMATS, Report
+
+        options = {"margin": self.margin} | options
+        folder = options.pop("output", None) or self.results / "report"
+        formats = options.pop("formats", DEFAULT_FORMATS)
+        whole = Report.of_folder(self.results, **options)
+        same = options == {"margin": self.margin} and whole.about(self.records) is whole
+        return (self._report if same else whole).write(folder, formats)
 
 
 def compare(
@@ -92,32 +108,32 @@ def compare(
     not done again unless your code or settings changed.
 
     Args:
-        module: a class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run. Or several
+        module: A class or function, ``()`` or ``(datamodule)`` → LightningModule. It is called once per run. Or several
             by name, such as ``{"BCE": Net, "weighted": lambda: Net(pos_weight=...)}``: each is trained with each
             selection.
-        data: a function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
+        data: A function, ``()``, ``(seed)`` or ``(fold, seed)`` → LightningDataModule, or loaders (train, val) or
             (train, val, test). It is called once per run.
-        selections: a strategy or a whole ``BatchSelection(...)``, or several, by the name to display. Random is always
+        selections: A strategy or a whole ``BatchSelection(...)``, or several, by the name to display. Random is always
             added.
-        seeds: how many (from 0), or which; each is a pair of runs for every method. Ten are usual, fewer are a first
+        seeds: How many (from 0), or which; each is a pair of runs for every method. Ten are usual, fewer are a first
             look. Let ``data`` take the seed: seeds on one split say nothing about another split.
-        trainer: arguments of ``lightning.Trainer``, such as ``{"max_epochs": 30}``.
-        monitor: the value that the module logs and that decides the best epoch, such as ``"val_auc"``.
-        mode: whether it should be large (``"max"``) or small (``"min"``).
-        results: folder in which runs are kept.
-        jobs: processes at a time; None: one per processor with one thread each, or one alone if they would share a GPU.
+        trainer: Arguments of ``lightning.Trainer``, such as ``{"max_epochs": 30}``.
+        monitor: The value that the module logs and that decides the best epoch, such as ``"val_auc"``.
+        mode: Whether it should be large (``"max"``) or small (``"min"``).
+        results: Folder in which runs are kept.
+        jobs: Processes at a time; None: one per processor with one thread each, or one alone if they would share a GPU.
         engine: ``"loky"``: processes here, ``"sequential"``: this one, ``"ray"`` or ``"dask"``: those of a cluster.
-        folds: every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
-        trace: keep label correlations, uncertainty and selections of every sample, for the report's figures.
-        margin: differences in ``monitor``'s metric that do not matter: within it methods count as equal, and a cheaper
+        folds: Every seed is run on folds 0 to ``folds`` - 1; None: data that take a fold get another with each seed.
+        trace: Keep label correlations, uncertainty and selections of every sample, for the report's figures.
+        margin: Differences in ``monitor``'s metric that do not matter: within it methods count as equal, and a cheaper
             training as no worse. None: 0.001, the smallest difference that tables of three decimals show.
-        controls: add for every selection the controls that emphasize nothing: its own probabilities dealt to random
+        controls: Add for every selection the controls that emphasize nothing: its own probabilities dealt to random
             samples, and plain shuffling of as many samples where its epochs are shorter. The verdict then says whether
             they do as well.
 
     Raises:
-        ConfigError: if something that was given cannot be used; the message says what to do.
-        RunsFailed: if runs failed; those that finished are kept.
+        ConfigError: If something that was given cannot be used; the message says what to do.
+        RunsFailed: If runs failed; those that finished are kept.
     """
     from lightning_ubs.report.verdict import checked_margin
 
@@ -144,9 +160,9 @@ def console_verdict(records: Sequence[RunRecord], monitor: str | None = None, ma
     """The verdict in a few lines of text.
 
     Args:
-        records: runs of several methods, finished or failed.
-        monitor: the logged value that decides; None: what the runs monitored.
-        margin: differences that do not matter; None: 0.001.
+        records: Runs of several methods, finished or failed.
+        monitor: The logged value that decides; None: what the runs monitored.
+        margin: Differences that do not matter; None: 0.001.
     """
     from lightning_ubs.report import console_verdict as told
 

@@ -1,12 +1,15 @@
 """The methods of batch selection that this package brings: one row says all that identifies one.
 
-A method that is added gets a row here and a file ``configs/selection/KEY.yaml``. Users' own methods need neither:
-`method_order` and `looks` place and color any name.
+A method that is added is named here once, and nowhere else: `selection=KEY`, `compare`, reports and the tests of all
+methods find it by its row. A file ``configs/selection/KEY.yaml`` may say what its settings mean; without one, they are
+the fields of its class. Users' own methods need no row: `method_order` and `looks` place and color any name.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.resources
+import inspect
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,12 +37,12 @@ class KnownMethod:
     """A method of this package. The order of `METHODS` is that of tables and figures.
 
     Attributes:
-        key: in ``selection=KEY``, in ``configs/selection`` and in results.
-        label: name to display.
-        class_name: of its strategy in ``lightning_ubs.strategies``.
-        look: how it is drawn.
-        paper: its column in the paper's tables; empty if it is not in them.
-        aliases: other keys that results may hold.
+        key: In ``selection=KEY``, in ``configs/selection`` and in results.
+        label: Name to display.
+        class_name: Of its strategy in ``lightning_ubs.strategies``, or ``"file.Class"`` of a file there.
+        look: How it is drawn.
+        paper: Its column in the paper's tables; empty if it is not in them.
+        aliases: Other keys that results may hold.
     """
 
     key: str
@@ -52,7 +55,8 @@ class KnownMethod:
     @property
     def strategy(self) -> type[Strategy]:
         """Its class."""
-        found: type[Strategy] = getattr(importlib.import_module("lightning_ubs.strategies"), self.class_name)
+        file, _, name = self.class_name.rpartition(".")
+        found: type[Strategy] = getattr(importlib.import_module(f"lightning_ubs.strategies.{file}".rstrip(".")), name)
         return found
 
 
@@ -107,6 +111,28 @@ SPARE_LOOKS: tuple[Look, ...] = (
 """For methods that are not in `METHODS`."""
 
 
+def register_methods() -> None:
+    """Let ``selection=KEY`` choose the methods that have no file ``configs/selection/KEY.yaml``."""
+    from hydra.core.config_store import ConfigStore
+
+    files = importlib.resources.files("lightning_ubs.configs").joinpath("selection")
+    store = ConfigStore.instance()
+    there = store.repo.get("selection", {})
+    for row in METHODS:
+        if files.joinpath(f"{row.key}.yaml").is_file() or f"{row.key}.yaml" in there:
+            continue
+        plain = (int, float, str, bool, type(None))
+        own = inspect.signature(row.strategy).parameters
+        node = {
+            "defaults": ["default", "_self_"],
+            "name": row.key,
+            "strategy": row.key,
+            "label": row.label,
+            **{name: one.default for name, one in own.items() if isinstance(one.default, plain)},
+        }
+        store.store(group="selection", name=row.key, node=node, provider="lightning-ubs")
+
+
 def find_method(name: str) -> KnownMethod | None:
     """The row whose key, label, class, paper name or alias this is, in any case; None for a user's own.
 
@@ -115,7 +141,9 @@ def find_method(name: str) -> KnownMethod | None:
     """
     wanted = name.lower()
     rows = [row for row in METHODS if wanted == row.key] or [
-        row for row in METHODS if wanted in map(str.lower, (row.label, row.class_name, row.paper, *row.aliases))
+        row
+        for row in METHODS
+        if wanted in map(str.lower, (row.label, row.class_name.rpartition(".")[2], row.paper, *row.aliases))
     ]
     return rows[0] if name and rows else None
 

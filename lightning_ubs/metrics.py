@@ -3,10 +3,13 @@ r"""Multi-label metrics on torchmetrics, with the tie rules of the paper's evalu
 Every metric takes ``preds`` (n, q), probabilities in [0, 1], and ``target`` (n, q), zeros and ones. Scores
 are compared by sorting, so that memory stays O(n q). Metrics that need all scores at once (Macro-AUC,
 macro average precision, macro F1) share one copy of them in `multilabel_metrics`.
+
+The second half tells which way any logged metric is better: by the user's word, by torchmetrics, or by its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -17,10 +20,12 @@ from torchmetrics.classification import BinaryF1Score, BinaryHammingDistance
 from torchmetrics.functional.classification import multilabel_average_precision
 from torchmetrics.utilities import dim_zero_cat
 
-from lightning_ubs._utils.known_metrics import METRICS
+from lightning_ubs._utils.known_metrics import METRICS, THIRDS
 
 __all__ = [
     "HIGHER_IS_BETTER",
+    "BrierScore",
+    "CalibrationError",
     "Coverage",
     "HammingLoss",
     "MacroAUC",
@@ -29,10 +34,11 @@ __all__ = [
     "MicroF1",
     "OneError",
     "RankingLoss",
+    "frequency_thirds",
     "multilabel_metrics",
 ]
 
-HIGHER_IS_BETTER: dict[str, bool] = {row.key: row.higher_is_better for row in METRICS if row.key != "macro_auc_half"}
+HIGHER_IS_BETTER: dict[str, bool] = {row.key: row.higher_is_better for row in METRICS if row.collected}
 """Direction of every key of `multilabel_metrics`."""
 
 _LABELS_PER_CHUNK = 64
@@ -141,23 +147,31 @@ class MacroAveragePrecision(_ScoreMetric):
     """Mean of average precision over the labels that have positives; NaN if none has.
 
     torchmetrics computes it per label; equal scores are one threshold. Labels without positives are left out before,
-    because versions of torchmetrics disagree on their value.
+    because versions of torchmetrics disagree on their value. After ``compute``, ``by_label`` (q,) holds the values of
+    the labels, NaN for those without positives.
 
     >>> metric = MacroAveragePrecision()
     >>> metric(torch.tensor([[0.9, 0.1], [0.6, 0.2], [0.1, 0.3]]), torch.tensor([[0, 0], [1, 0], [0, 0]]))
     tensor(0.5000)
+    >>> metric.by_label
+    tensor([0.5000,    nan])
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.by_label = torch.empty(0)
+
     def compute(self) -> Tensor:
-        """Return the metric over everything seen since the last reset; NaN if a score is NaN."""
+        """Return the metric over everything seen since the last reset."""
         preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
         present = target.bool().any(0)
         count = int(present.sum())
-        if not count or bool(preds.isnan().any()):
-            return preds.new_tensor(torch.nan)
-        return multilabel_average_precision(
-            preds[:, present], target[:, present].long(), count, average="macro", validate_args=False
-        )
+        self.by_label = preds.new_full(present.shape, torch.nan)
+        if count and not bool(preds.isnan().any()):
+            self.by_label[present] = multilabel_average_precision(
+                preds[:, present], target[:, present].long(), count, average="none", validate_args=False
+            )
+        return self.by_label.nanmean()
 
 
 class MacroF1(_ScoreMetric):
@@ -188,7 +202,8 @@ class _SampleMean(Metric):
         self.add_state("count", default=torch.tensor(0), dist_reduce_fx="sum")
 
     def _add(self, values: Tensor) -> None:
-        self.total += values.float().sum()
+        # A model in half precision takes its metrics' states along, in which a sum would stop growing.
+        self.total = self.total.float() + values.float().sum()
         self.count += len(values)
 
     def compute(self) -> Tensor:
@@ -260,6 +275,81 @@ class MicroF1(BinaryF1Score):
         super().update(preds, target.long())
 
 
+class BrierScore(_SampleMean):
+    """Mean of (p − y)² over the n q (sample, label) cells: 0 for the truth, ¼ for p = ½ everywhere.
+
+    >>> BrierScore()(torch.tensor([[1.0, 0.5]]), torch.tensor([[1, 0]]))
+    tensor(0.1250)
+    """
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch: probabilities (b, q) and labels (b, q)."""
+        _check(preds, target)
+        self._add((preds.float() - (target > 0.5).float()).square().mean(-1))
+
+
+class CalibrationError(Metric):
+    r"""How far probabilities are from frequencies: :math:`\sum_k \frac{n_k}{nq} |\bar p_k - \bar y_k|`.
+
+    The n q (sample, label) cells are sorted into bins of p of equal width; :math:`\bar p_k` and :math:`\bar y_k`
+    are the mean probability and the share of positives in bin k (expected calibration error). It is small wherever most
+    cells are surely negative: compare methods by it, not sets.
+
+    Args:
+        bins: Number of bins.
+
+    >>> CalibrationError()(torch.tensor([[0.8, 0.8], [0.8, 0.8]]), torch.tensor([[1, 1], [0, 1]]))
+    tensor(0.0500)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    cells: Tensor
+    positives: Tensor
+    probabilities: Tensor
+
+    def __init__(self, bins: int = 15, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if bins < 1:
+            raise ValueError(f"bins={bins} must be at least 1; 15 is usual.")
+        self.bins = bins
+        self.add_state("cells", default=torch.zeros(bins, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("positives", default=torch.zeros(bins, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("probabilities", default=torch.zeros(bins), dist_reduce_fx="sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch: probabilities (b, q) and labels (b, q)."""
+        _check(preds, target)
+        probs, positive = preds.detach().float().flatten(), (target > 0.5).long().flatten()
+        # A probability that is NaN goes to some bin and makes its sum NaN, and so the result.
+        bins = (probs.nan_to_num() * self.bins).long().clamp(0, self.bins - 1)
+        self.cells.index_add_(0, bins, torch.ones_like(bins))
+        self.positives.index_add_(0, bins, positive)
+        self.probabilities = self.probabilities.float().index_add(0, bins, probs)
+
+    def compute(self) -> Tensor:
+        """Return the metric over everything seen since the last reset."""
+        return (self.probabilities - self.positives).abs().sum() / self.cells.sum()
+
+
+def frequency_thirds(labels: Tensor) -> dict[str, Tensor]:
+    """Thirds of the labels by how many training samples have them, as positions of labels; none of fewer than 3 labels.
+
+    Equally frequent labels go by their position. Where q is no multiple of 3, the rarer thirds are larger.
+
+    Args:
+        labels: (n, q) of the training samples.
+
+    >>> {name: labels.tolist() for name, labels in frequency_thirds(torch.tensor([[1, 1, 0], [1, 0, 0]])).items()}
+    {'rare': [2], 'medium': [1], 'frequent': [0]}
+    """
+    if labels.ndim != 2 or labels.shape[1] < len(THIRDS):
+        return {}
+    order = (labels > 0).sum(0).argsort(stable=True)
+    return dict(zip(THIRDS, order.tensor_split(len(THIRDS)), strict=True))
+
+
 def multilabel_metrics(degenerate: Literal["skip", "zero"] = "skip", prefix: str | None = None) -> MetricCollection:
     """Return all metrics under the keys of `HIGHER_IS_BETTER`.
 
@@ -275,6 +365,8 @@ def multilabel_metrics(degenerate: Literal["skip", "zero"] = "skip", prefix: str
         "micro_f1": MicroF1(),
         "macro_f1": MacroF1(),
         "map": MacroAveragePrecision(),
+        "brier_score": BrierScore(),
+        "calibration_error": CalibrationError(),
     }
     # Named groups: left alone, torchmetrics merges ranking loss and one-error if they start out equal.
     groups = [
@@ -283,5 +375,64 @@ def multilabel_metrics(degenerate: Literal["skip", "zero"] = "skip", prefix: str
         ["ranking_loss"],
         ["one_error"],
         ["coverage"],
+        ["brier_score"],
+        ["calibration_error"],
     ]
     return MetricCollection(metrics, prefix=prefix, compute_groups=groups)
+
+
+_LOWER = (
+    "loss", "error", "err", "mse", "rmse", "mae", "mape", "distance", "divergence", "perplexity", "nll", "bce", "ece",
+    "brier", "wer", "cer", "fpr", "fnr", "regret",
+)  # fmt: skip
+_HIGHER = (
+    "acc", "accuracy", "auc", "auroc", "auprc", "ap", "map", "f1", "fbeta", "precision", "recall", "specificity",
+    "sensitivity", "iou", "jaccard", "dice", "kappa", "mcc", "r2", "ndcg", "mrr", "bleu", "score", "psnr", "ssim",
+)  # fmt: skip
+
+
+def by_name(name: str) -> bool | None:
+    """Whether more is better, as far as the words of a name tell.
+
+    >>> by_name("val_hamming_loss"), by_name("test_macro_auc"), by_name("val_coverage")
+    (False, True, None)
+    """
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    if any(word in _LOWER for word in words):
+        return False
+    return True if any(word in _HIGHER for word in words) else None
+
+
+def logged_directions(module: Any) -> dict[str, bool]:
+    """Directions of the torchmetrics that a module holds, under the names by which it is likely to log them.
+
+    A metric in ``self.val_auc`` is found as ``val_auc``, one of a collection as its key with the collection's prefix.
+    """
+    found = {name: metric for owner, one in _metrics(module) for name, metric in _named(owner, one)}
+    return {name: metric.higher_is_better for name, metric in found.items() if metric.higher_is_better is not None}
+
+
+def direction(name: str, monitor: str, mode: Literal["max", "min"], known: dict[str, bool]) -> bool | None:
+    """Whether more of the metric ``name`` (without ``val_`` or ``test_``) is better; None if nothing tells.
+
+    The user's word on the monitored metric comes first, then that of torchmetrics, then the name itself.
+    """
+    if name == monitor.removeprefix("val_"):
+        return mode == "max"
+    for logged in (f"test_{name}", f"val_{name}", name):
+        if logged in known:
+            return known[logged]
+    return by_name(name)
+
+
+def _metrics(module: Any) -> Iterator[tuple[str, Any]]:
+    for name, child in module.named_modules():
+        if isinstance(child, Metric | MetricCollection):
+            yield name.rpartition(".")[2], child
+
+
+def _named(owner: str, metric: Any) -> Iterator[tuple[str, Metric]]:
+    if isinstance(metric, MetricCollection):
+        yield from ((str(name), one) for name, one in metric.items())
+    else:
+        yield owner, metric

@@ -85,15 +85,17 @@ class IndexedDataset(Dataset[Any]):
             raise IndexError(f"index {wanted.max()} or {wanted.min()} is not in a dataset of {n} samples.")
         wanted = np.where(wanted < 0, wanted + n, wanted)
         blocks = np.searchsorted(self.block_bounds, wanted, side="right") - 1
-        needed = np.unique(blocks)
+        order = blocks.argsort(kind="stable")
+        needed, firsts = np.unique(blocks[order], return_index=True)
         missing = [block for block in needed.tolist() if not self._is_there(block)]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(_FETCHES, len(missing))) as pool:
                 list(pool.map(self._fetch, missing))
         samples: list[Any] = [None] * len(wanted)
-        for block in needed.tolist():
-            for place in np.flatnonzero(blocks == block).tolist():
-                samples[place] = self._read(block, int(wanted[place]))
+        for block, places in zip(needed.tolist(), np.split(order, firsts[1:]), strict=True):
+            read = self._read(block, wanted[places].tolist())
+            for place, sample in zip(places.tolist(), read, strict=True):
+                samples[place] = sample
         return samples
 
     @abstractmethod
@@ -105,8 +107,8 @@ class IndexedDataset(Dataset[Any]):
         """Bring a block into the cache."""
 
     @abstractmethod
-    def _read(self, block: int, index: int) -> Any:
-        """Sample ``index``, which lies in ``block``."""
+    def _read(self, block: int, indices: list[int]) -> list[Any]:
+        """The samples ``indices``, which lie in ``block``."""
 
 
 class LitDataIndexed(IndexedDataset):
@@ -142,16 +144,17 @@ class LitDataIndexed(IndexedDataset):
     def _fetch(self, block: int) -> None:
         self.fetches += self._chunks.fetch(block)
 
-    def _read(self, block: int, index: int) -> Any:
+    def _read(self, block: int, indices: list[int]) -> list[Any]:
         chunks = self._chunks
         if block not in chunks.opened:
             self.fetches += chunks.open(block)
             self.opens += 1
-        _, begin, _, _ = chunks.config.intervals[block]
-        sample = chunks.read(block, index - int(self.block_bounds[block]) + begin)
+        # Counted as litdata does, where a part of a chunk may belong to the dataset.
+        shift = int(chunks.config.intervals[block][1]) - int(self.block_bounds[block])
+        samples = chunks.read(block, [index + shift for index in indices])
         for transform in getattr(self.dataset, "transform", ()):
-            sample = transform(sample)
-        return sample
+            samples = [transform(sample) for sample in samples]
+        return samples
 
 
 class _LitDataChunks:
@@ -224,19 +227,15 @@ class _LitDataChunks:
             self._close(*self.opened.popitem(last=False))
         return fetched
 
-    def read(self, block: int, index: int) -> Any:
-        """Sample ``index`` of an open chunk, counted as litdata does."""
+    def read(self, block: int, items: list[int]) -> list[Any]:
+        """Samples of an open chunk, counted as litdata does."""
         from litdata.streaming.sampler import ChunkedIndex
 
         self.opened.move_to_end(block)
-        path, begin, size = self.config[ChunkedIndex(index=-1, chunk_index=block)]
-        given = (index, block, path, begin, size)
-        loader = self.opened[block]
-        return (
-            loader.load_item_from_chunk(*given, self._encryption)
-            if self._has_tree
-            else loader.load_item_from_chunk(*given)
-        )
+        chunk = block, *self.config[ChunkedIndex(index=-1, chunk_index=block)]
+        given = (*chunk, self._encryption) if self._has_tree else chunk
+        load = self.opened[block].load_item_from_chunk
+        return [load(item, *given) for item in items]
 
     @property
     def _has_tree(self) -> bool:
@@ -323,10 +322,10 @@ class MosaicIndexed(IndexedDataset):
         self.fetches += 1
         self.dataset.prepare_shard(block)
 
-    def _read(self, block: int, index: int) -> Any:
+    def _read(self, block: int, indices: list[int]) -> list[Any]:
         if not self._is_there(block):
             self._fetch(block)
-        return self.dataset.get_item(index)
+        return [self.dataset.get_item(index) for index in indices]
 
 
 @contextmanager

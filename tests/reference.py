@@ -233,17 +233,22 @@ def d2ace(
 class AuthorsInfoBatch:
     """The rule of the authors' package, written down from what it does: easy samples are those below the mean score.
 
-    Scores begin at 3. An epoch has all hard samples and int((1 - r)·easy) easy ones; those count 1/(1 - r).
+    Scores begin at 3. An epoch has all hard samples and int((1 - r)·easy) easy ones; those count 1/(1 - r). Their
+    sampler counts how often it was reset, which it is when it is made and at the start of each epoch, and prunes until
+    that count, which begins at 0, exceeds 0.875 of the epochs.
     """
 
     def __init__(self, num_samples: int, prune: float, num_epochs: int) -> None:
         self.scores = np.full(num_samples, 3.0)
         self.keep, self.stop = 1 - prune, 0.875 * num_epochs
+        self.resets = 1
 
     def epoch(self, number: int) -> tuple[set[int], set[int], int, float]:
         """Hard samples, easy ones, how many of these come, and what each of them counts."""
         everyone = set(range(len(self.scores)))
-        if number > self.stop:
+        resets, self.resets = self.resets, self.resets + 1
+        assert resets == number + 1
+        if resets > self.stop:
             return everyone, set(), 0, 1.0
         easy = {i for i in everyone if self.scores[i] < self.scores.mean()}
         return everyone - easy, easy, int(self.keep * len(easy)), 1 / self.keep

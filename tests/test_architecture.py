@@ -6,12 +6,14 @@ import ast
 import importlib
 import importlib.resources
 import inspect
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import lightning.pytorch as pl
 import pytest
@@ -376,3 +378,25 @@ def test_the_readme_and_ci_run_the_same_test_command() -> None:
     assert len(commands) == 1
     assert commands[0] in (root / "README.md").read_text().splitlines()
     assert commands[0].endswith('pytest -n 2 -m ""'), "all tests, also those that a plain `pytest` leaves out"
+
+
+def test_the_picture_of_the_rooms_shows_each_one_above_those_that_it_imports() -> None:
+    picture = ElementTree.parse(PACKAGE.parent / "docs" / "_static" / "how_it_works.svg")
+    tops = {
+        group.attrib["data-room"]: float(group[0].attrib["y"])
+        for group in picture.iter("{http://www.w3.org/2000/svg}g")
+        if "data-room" in group.attrib
+    }
+    assert set(tops) == {room for room in ROOMS if not room.startswith("__")}
+    wrong = {(room, other) for room in tops for other in ROOMS[room] & set(tops) if tops[room] >= tops[other]}
+    assert wrong <= {("_utils", "errors")}, "these two stand side by side at the bottom"
+
+
+def test_the_nine_stops_of_a_prediction_are_where_the_page_says() -> None:
+    page = (PACKAGE.parent / "docs" / "how_it_works.md").read_text()
+    walk = page.partition("## The walk of a prediction")[2].partition("\n\nThe equations")[0]
+    stops = re.findall(r"^\d\. \*\*[^*]+\*\*", walk, flags=re.MULTILINE)
+    assert [stop[0] for stop in stops] == list("123456789")
+    named = re.findall(r"`([a-z_]+(?:/|\.py|/[a-z_]+\.py))`", walk)
+    assert len(named) == 9
+    assert [one for one in named if not (PACKAGE / one).exists()] == []

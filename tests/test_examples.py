@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from own_warnings import own_warnings
 from tiny_training import fit
 
 from lightning_ubs import BatchSelection
 from lightning_ubs.strategies import TrainingSet
+
+pytestmark = pytest.mark.docs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Run = Callable[..., str]
@@ -30,7 +34,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(name: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [str(EXAMPLES / name), *arguments])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        assert not own_warnings(str(one.message) for one in caught), f"{name} draws a warning of ours"
         assert not list(tmp_path.iterdir()), f"{name} leaves something behind"
         return capsys.readouterr().out
 

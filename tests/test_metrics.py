@@ -19,6 +19,8 @@ from torch import Tensor
 from lightning_ubs._utils.known_metrics import REPORTED
 from lightning_ubs.metrics import (
     HIGHER_IS_BETTER,
+    BrierScore,
+    CalibrationError,
     Coverage,
     HammingLoss,
     MacroAUC,
@@ -27,6 +29,7 @@ from lightning_ubs.metrics import (
     MicroF1,
     OneError,
     RankingLoss,
+    frequency_thirds,
     multilabel_metrics,
 )
 
@@ -59,6 +62,13 @@ def slow_one_error(preds: Tensor, target: Tensor) -> float:
     for score, label in zip(preds.tolist(), target.tolist(), strict=True):
         wrong += any(s == max(score) and t == 0 for s, t in zip(score, label, strict=True))
     return wrong / len(preds)
+
+
+def slow_calibration_error(preds: Tensor, target: Tensor, bins: int = 15) -> float:
+    cells: dict[int, list[tuple[float, float]]] = {}
+    for p, y in zip(preds.double().flatten().tolist(), target.flatten().tolist(), strict=True):
+        cells.setdefault(min(int(p * bins), bins - 1), []).append((p, y))
+    return sum(abs(sum(p for p, _ in cell) - sum(y for _, y in cell)) for cell in cells.values()) / preds.numel()
 
 
 @st.composite
@@ -128,6 +138,8 @@ def test_without_ties_scikit_learn_agrees_on_a_larger_problem() -> None:
         "micro_f1": sk.f1_score(truth, hard, average="micro"),
         "macro_f1": sk.f1_score(truth, hard, average="macro"),
         "map": sk.average_precision_score(truth, score, average="macro"),
+        "brier_score": sk.brier_score_loss(truth.ravel(), score.ravel()),
+        "calibration_error": slow_calibration_error(preds, target),
     }
     result = multilabel_metrics()(preds, target)
     assert set(result) == set(expected) == set(HIGHER_IS_BETTER)
@@ -160,6 +172,8 @@ def test_reset_forgets_all_batches() -> None:
     assert {key: float(value) for key, value in result.items()} == {
         **{key: 1.0 if better else 0.0 for key, better in HIGHER_IS_BETTER.items()},
         "coverage": 1.0,
+        "brier_score": pytest.approx(0.025),
+        "calibration_error": pytest.approx(0.15),
     }
 
 
@@ -175,11 +189,17 @@ def test_nan_scores_are_not_called_good() -> None:
     result = multilabel_metrics()(preds, target)
     assert result["macro_auc"].isnan()
     assert result["ranking_loss"].isnan()
+    assert result["brier_score"].isnan()
+    assert result["calibration_error"].isnan()
 
 
 @pytest.mark.parametrize(
-    "metric", [MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MacroAveragePrecision]
-)
+    "metric",
+    [
+        MacroAUC, RankingLoss, HammingLoss, OneError, Coverage, MicroF1, MacroF1, MacroAveragePrecision, BrierScore,
+        CalibrationError,
+    ],
+)  # fmt: skip
 def test_wrong_shapes_are_refused_with_both_shapes(metric: Any) -> None:
     with pytest.raises(ValueError, match=r"\(4, 3\).*\(4, 2\)"):
         metric().update(torch.rand(4, 3), torch.ones(4, 2))
@@ -193,6 +213,50 @@ def test_unknown_degenerate_rule_is_refused() -> None:
 def test_a_score_that_is_nan_makes_macro_average_precision_nan() -> None:
     preds, target = torch.tensor([[torch.nan], [0.5]]), torch.tensor([[1], [0]])
     assert math.isnan(float(MacroAveragePrecision()(preds, target)))
+
+
+def test_average_precision_of_each_label_is_that_of_scikit_learn_and_unknown_without_positives() -> None:
+    generator = torch.Generator().manual_seed(3)
+    preds, target = torch.rand(40, 4, generator=generator), (torch.rand(40, 4, generator=generator) < 0.3).int()
+    target[:, 2] = 0
+    metric = MacroAveragePrecision()
+    metric.update(preds[:25], target[:25])
+    metric.update(preds[25:], target[25:])
+    mean = float(metric.compute())
+    expected = [sk.average_precision_score(target[:, j], preds[:, j]) for j in (0, 1, 3)]
+    assert metric.by_label[[0, 1, 3]].tolist() == pytest.approx(expected)
+    assert metric.by_label[2].isnan()
+    assert mean == pytest.approx(np.mean(expected))
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([3, 1, 2], {"rare": [1], "medium": [2], "frequent": [0]}),
+        ([2, 2, 0, 1, 3], {"rare": [2, 3], "medium": [0, 1], "frequent": [4]}),  # equals by position
+        ([1, 2], {}),
+    ],
+)
+def test_thirds_go_from_rare_to_frequent(counts: list[int], expected: dict[str, list[int]]) -> None:
+    labels = torch.tensor([[float(row < count) for count in counts] for row in range(4)])
+    assert {name: own.tolist() for name, own in frequency_thirds(labels).items()} == expected
+    assert frequency_thirds(torch.tensor([0, 1, 2])) == {}  # class ids are no matrix
+
+
+def test_sums_are_exact_in_a_model_of_half_precision() -> None:
+    preds, target = torch.full((1, 1), 0.75), torch.ones(1, 1)
+    for metric in (BrierScore(), CalibrationError(), RankingLoss()):
+        single = type(metric)()
+        metric = torch.nn.ModuleList([metric]).to(torch.bfloat16)[0]
+        for _ in range(600):  # one by one, a sum of eight bits ends before
+            metric.update(preds, target)
+            single.update(preds, target)
+        assert float(metric.compute()) == float(single.compute()), metric
+
+
+def test_no_bins_are_refused() -> None:
+    with pytest.raises(ValueError, match="bins=0"):
+        CalibrationError(bins=0)
 
 
 def test_the_table_of_metrics_agrees_with_the_metrics() -> None:

@@ -22,6 +22,8 @@ from once import once
 import lightning_ubs
 from lightning_ubs._utils.extras import installable
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("build")
 

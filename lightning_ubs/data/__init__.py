@@ -7,13 +7,12 @@ from lightning_ubs.data.catalog import entry, fetch, load, names
 from lightning_ubs.data.entries import Entry, View
 from lightning_ubs.data.folds import stratified_folds
 from lightning_ubs.data.readers import read_dataset
-from lightning_ubs.data.synthetic import latent_correlation, make_digits, make_synthetic
+from lightning_ubs.data.synthetic import latent_correlation, make_digits, make_synthetic, make_tags
 from lightning_ubs.data.types import MultiLabelData
 from lightning_ubs.errors import DataError
 
 if TYPE_CHECKING:
-    from lightning_ubs.data.datamodule import MultiLabelDataModule
-    from lightning_ubs.data.dataset import MultiLabelDataset
+    from lightning_ubs.data.datamodule import MultiLabelDataModule, MultiLabelDataset
 
 __all__ = [
     "DataError",
@@ -28,12 +27,13 @@ __all__ = [
     "load",
     "make_digits",
     "make_synthetic",
+    "make_tags",
     "names",
     "read_dataset",
     "stratified_folds",
 ]
 
-_NEED_TORCH = {"MultiLabelDataModule": "datamodule", "MultiLabelDataset": "dataset"}
+_NEED_TORCH = {"MultiLabelDataModule": "datamodule", "MultiLabelDataset": "datamodule"}
 
 
 def __getattr__(name: str) -> Any:

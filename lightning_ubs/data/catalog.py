@@ -17,14 +17,18 @@ from lightning_ubs.data.download import data_folder, fetch_file
 from lightning_ubs.data.entries import ENTRIES, Entry
 from lightning_ubs.data.preparation import paper_view, realign
 from lightning_ubs.data.readers import read_dataset
-from lightning_ubs.data.synthetic import make_digits, make_synthetic
+from lightning_ubs.data.synthetic import make_digits, make_synthetic, make_tags
 from lightning_ubs.data.types import MultiLabelData, is_sparse
 from lightning_ubs.errors import DataError
 
 log = logging.getLogger(__name__)
 
 _BY_NAME = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
-_EMBEDDED: dict[str, Callable[[], MultiLabelData]] = {"digits": make_digits, "synthetic": make_synthetic}
+_EMBEDDED: dict[str, Callable[[], MultiLabelData]] = {
+    "digits": make_digits,
+    "tags": make_tags,
+    "synthetic": make_synthetic,
+}
 
 
 def names() -> list[str]:

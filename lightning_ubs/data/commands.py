@@ -14,8 +14,8 @@ from lightning_ubs.data.download import address, data_folder
 from lightning_ubs.data.entries import ENTRIES, Entry
 from lightning_ubs.data.readers import LabelSpec, read_dataset
 from lightning_ubs.data.readers.budget import asked
-from lightning_ubs.data.readers.formats import bare_name
 from lightning_ubs.data.readers.npz import write_npz
+from lightning_ubs.data.readers.stream import bare_name
 from lightning_ubs.data.types import MultiLabelData, is_sparse
 from lightning_ubs.errors import DataError, UsageError
 

@@ -1,4 +1,7 @@
-"""What ``catalog.toml`` says of each dataset: counts, origin, files, the paper's view of it, and its defects."""
+"""What ``catalog.toml`` says of each dataset: counts, origin, files, the paper's view of it, and its defects.
+
+Each of them is a choice of Hydra's group ``data`` as well.
+"""
 
 from __future__ import annotations
 
@@ -110,3 +113,23 @@ def _read() -> tuple[Entry, ...]:
 
 ENTRIES: tuple[Entry, ...] = _read()
 """All datasets of ``catalog.toml``, in its order."""
+
+
+def register_datasets() -> None:
+    """Register every dataset with Hydra, so that ``data=NAME`` chooses it.
+
+    Its other keys are those of ``configs/data/default.yaml``.
+
+    The commands of this package call it before they compose. ``lightning_ubs.configs`` calls it when it is imported,
+    which Hydra does before it looks for a configuration there: so it holds for any application whose search path names
+    ``pkg://lightning_ubs.configs``, too. A second call changes nothing.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    there = store.repo.get("data", {})
+    for known in ENTRIES:
+        if f"{known.name}.yaml" in there:
+            continue  # Hydra 1.4 warns of a name that is registered twice
+        node = {"defaults": ["default", "_self_"], "name": known.name}
+        store.store(group="data", name=known.name, node=node, provider="lightning-ubs")

@@ -1,4 +1,4 @@
-"""Datasets that need no file: overlaid digits, and a generator with known label correlation."""
+"""Datasets that need no file: overlaid digits, made-up texts, and labels of known correlation."""
 
 from __future__ import annotations
 
@@ -32,6 +32,41 @@ def make_digits(n: int = 2000, seed: int = 0) -> MultiLabelData:
             labels[row, digit] = 1
     pixels = [f"pixel_{line}_{column}" for line in range(8) for column in range(8)]
     return MultiLabelData(features, labels, [str(digit) for digit in range(10)], pixels)
+
+
+def make_tags(n: int = 3000, words: int = 300, tags: int = 80, length: int = 30, seed: int = 0) -> MultiLabelData:
+    """Return made-up texts with one to four tags each, of which a few are frequent and most are rare.
+
+    Tags and words have the frequencies of a natural language: the k-th is drawn in proportion to 1/k. A tag has twelve
+    words of its own; of a text's words 60 percent are about its tags, the others about anything.
+
+    Args:
+        n: Number of texts.
+        words: Number of words d; a feature counts how often the text has that word.
+        tags: Number of labels q.
+        length: Words per text.
+        seed: The same seed gives the same texts.
+
+    Returns:
+        X (n, d), counts that sum to ``length``, and Y (n, q).
+    """
+    rng = np.random.default_rng(seed)
+    own_words = np.stack([rng.choice(words, 12, replace=False) for _ in range(tags)])
+    features = np.zeros((n, words), dtype=np.float32)
+    labels = np.zeros((n, tags), dtype=np.uint8)
+    for text, positives in zip(features, labels, strict=True):
+        about = rng.choice(tags, rng.integers(1, 5), replace=False, p=_shares(tags))
+        positives[about] = 1
+        topical = own_words[rng.choice(about, length), rng.integers(0, 12, length)]
+        anything = rng.choice(words, length, p=_shares(words))
+        np.add.at(text, np.where(rng.random(length) < 0.6, topical, anything), 1)
+    return MultiLabelData(features, labels, [f"tag_{j}" for j in range(tags)], [f"word_{j}" for j in range(words)])
+
+
+def _shares(count: int) -> npt.NDArray[np.float64]:
+    """Shares in proportion to 1, 1/2, 1/3, ..."""
+    ranks = 1 / np.arange(1, count + 1)
+    return np.asarray(ranks / np.sum(ranks))
 
 
 def latent_correlation(labels: int, correlation: float) -> npt.NDArray[np.float64]:

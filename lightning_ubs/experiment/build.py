@@ -204,8 +204,8 @@ class LoaderData(LightningDataModule):
     """Loaders for training and validation.
 
     Args:
-        train: a loader.
-        val: a loader.
+        train: A loader.
+        val: A loader.
     """
 
     def __init__(self, train: Any, val: Any) -> None:
@@ -225,9 +225,9 @@ class TestedLoaderData(LoaderData):
     """Loaders for training, validation and testing.
 
     Args:
-        train: a loader.
-        val: a loader.
-        test: a loader.
+        train: A loader.
+        val: A loader.
+        test: A loader.
     """
 
     def __init__(self, train: Any, val: Any, test: Any) -> None:

@@ -16,9 +16,9 @@ class Claim:
     """A run that this process owns.
 
     Attributes:
-        key: of the run.
-        folder: for its log and checkpoints; nobody else uses it while the claim is held.
-        tries: how often this grid has begun the run, this time included.
+        key: Of the run.
+        folder: For its log and checkpoints; nobody else uses it while the claim is held.
+        tries: How often this grid has begun the run, this time included.
     """
 
     key: str
@@ -33,8 +33,8 @@ class Claims:
     Both are removed when the run comes to an end; a file whose lock nobody holds is left of an owner that died.
 
     Args:
-        results: the results folder.
-        grid: name of the grid that counts its tries.
+        results: The results folder.
+        grid: Name of the grid that counts its tries.
     """
 
     def __init__(self, results: Path, grid: str = "") -> None:

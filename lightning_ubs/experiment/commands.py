@@ -46,12 +46,12 @@ def compare_command(
     """Run whatever is missing from the results folder, and hand the finished runs to ``conclude``.
 
     Args:
-        config: the resolved configuration of ``lightning-ubs compare``.
-        say: takes lines for the user.
-        conclude: says the verdict on the finished runs and writes the report.
+        config: The resolved configuration of ``lightning-ubs compare``.
+        say: Takes lines for the user.
+        conclude: Says the verdict on the finished runs and writes the report.
 
     Raises:
-        RunsFailed: at the end, if some runs failed.
+        RunsFailed: At the end, if some runs failed.
     """
     require_experiments()
     runs, store = expand_grid(config), ResultsStore(config["results"])

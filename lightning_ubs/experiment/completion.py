@@ -30,9 +30,9 @@ def complete(line: str, commands: Sequence[str], ask: Ask) -> list[str]:
     """Whatever may stand where the line ends.
 
     Args:
-        line: what has been typed, the program's name first.
-        commands: of the program.
-        ask: lets Hydra print what it offers for a command and a line.
+        line: What has been typed, the program's name first.
+        commands: Of the program.
+        ask: Lets Hydra print what it offers for a command and a line.
     """
     _, *words = line.split(" ")
     if len(words) < 2:

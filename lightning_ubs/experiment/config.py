@@ -14,7 +14,7 @@ from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
 from lightning_ubs._utils.files import sha256
-from lightning_ubs.data.readers.formats import bare_name
+from lightning_ubs.data.readers.stream import bare_name
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.own_code import fingerprint, locate
 
@@ -63,9 +63,11 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
-    from lightning_ubs.data.configs import register_datasets
+    from lightning_ubs.data.entries import register_datasets
+    from lightning_ubs.methods import register_methods
 
     register_datasets()
+    register_methods()
     if GlobalHydra.instance().is_initialized():
         return _unresolved(compose("train", list(overrides)))
     with initialize_config_module(CONFIG_MODULE, version_base=HYDRA_VERSION):
@@ -73,19 +75,19 @@ def compose_train(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with every ``${...}`` replaced; a value that is still missing is an error."""
+    """The configuration with every ``${...}`` and the warm-up in numbers; a value that is still missing is an error."""
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue
 
     plain = _with_plain_references(config, config)
     if not any(isinstance(text, str) and ("${" in text or text == "???") for text in _values(plain)):
-        return dict(plain)
+        return _with_warmup(plain)
     try:
         plain = OmegaConf.to_container(OmegaConf.create(dict(config)), resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = str(error.full_key or error.key)
         raise ConfigError(f"{key} has no value; give one: {key}=VALUE.") from None
-    return dict(plain)  # type: ignore[arg-type]
+    return _with_warmup(plain)  # type: ignore[arg-type]
 
 
 def check_types(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -238,9 +240,9 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
 
     Args:
         key: dotted.
-        value: what was given for it.
-        config: the configuration.
-        run: the configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
+        value: What was given for it.
+        config: The configuration.
+        run: The configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
     """
     *path, last = key.split(".")
     depth = len(path)
@@ -274,6 +276,17 @@ def _unresolved(config: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     return dict(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+
+
+def _with_warmup(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the number that ``selection.warmup_epochs: null`` stands for, which identifies the run."""
+    selection, epochs = config.get("selection"), lookup(config, "trainer.max_epochs")
+    if not isinstance(selection, Mapping) or selection.get("warmup_epochs", ...) is not None:
+        return dict(config)
+    from lightning_ubs.selection.options import WARMUP, default_warmup
+
+    follows = selection.get("start_epoch") is None and isinstance(epochs, int)
+    return {**config, "selection": {**selection, "warmup_epochs": default_warmup(epochs) if follows else WARMUP}}
 
 
 def _with_plain_references(value: Any, config: Mapping[str, Any]) -> Any:

@@ -119,7 +119,7 @@ def _many(value: Any, name: str) -> list[Any]:
 def _group(group: str, choice: Any) -> Any:
     """The configuration of one choice, or of the class that a dotted path names.
 
-    A dataset that does not exist fails when it is run, so that the rest goes on.
+    A dataset that does not exist fails when it is run, so that the rest is run.
     """
     from hydra.errors import MissingConfigException
 

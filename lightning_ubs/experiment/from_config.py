@@ -20,12 +20,12 @@ from lightning_ubs.experiment.build import (
     data_name,
 )
 from lightning_ubs.experiment.config import digest, run_key, target_of, telling_settings
-from lightning_ubs.experiment.direction import by_name
 from lightning_ubs.experiment.record import Mode, RunIdentity
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.selection import settings_of
 from lightning_ubs.experiment.training import train
 from lightning_ubs.inspection.loggers import SelectionImages
+from lightning_ubs.metrics import by_name
 
 # A selection is told from others by its strategy's settings and these; the rest says where things are kept.
 _ASIDE = ("seed", "history_dtype", "device", "memory", "save_state", "log_metrics", "loader")
@@ -51,7 +51,7 @@ def plan_from_config(config: Mapping[str, Any], names: Names | None = None, fold
     identity = RunIdentity(
         key=run_key(dict(config) | {"data": dict(config["data"]) | ({} if fold is None else {"fold": fold})}),
         data=names.data or data_name(config["data"]),
-        model=names.model or model.get("name") or str(target_of(model)).rpartition(".")[2],
+        model=_with_loss(names.model or model.get("name") or str(target_of(model)).rpartition(".")[2], model),
         selection=plain,
         label=names.label or selection.get("label") or plain,
         variant=selection.get("variant") or "",
@@ -75,6 +75,13 @@ def plan_from_config(config: Mapping[str, Any], names: Names | None = None, fold
         trace=config["trace"],
         trace_epochs=config["trace_epochs"],
     )
+
+
+def _with_loss(name: str, model: Mapping[str, Any]) -> str:
+    """The name of a model of this package with its loss, so that in no store it passes for one with another loss."""
+    loss = None if target_of(model) is not None else telling_settings(model, "model").get("loss")
+    first, space, rest = name.partition(" ")
+    return name if loss is None or "loss=" in name else f"{first} loss={loss}{space}{rest}"
 
 
 def _network(config: Mapping[str, Any], identity: RunIdentity, data: LightningDataModule) -> LightningModule:

@@ -40,13 +40,13 @@ def plan_from_objects(
     """Every pair of fold and seed with every module and selection; what cannot be made or compared is refused here.
 
     Args:
-        module: makes a model, or several that do by the name to display.
-        data: makes the data.
-        selections: by name.
-        pairs: of fold and seed.
-        trainer: arguments of the trainer.
-        monitored: the logged value that decides the best epoch, and its mode.
-        trace: whether to keep what became of each sample.
+        module: Makes a model, or several that do by the name to display.
+        data: Makes the data.
+        selections: By name.
+        pairs: Of fold and seed.
+        trainer: Arguments of the trainer.
+        monitored: The logged value that decides the best epoch, and its mode.
+        trace: Whether to keep what became of each sample.
     """
     modules = _named_modules(module)
     _check_maker("data", data)

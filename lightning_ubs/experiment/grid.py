@@ -61,7 +61,7 @@ def run_grid(
     """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
 
     Raises:
-        ConfigError: if a run cannot be done because of what was asked for, so that none can.
+        ConfigError: If a run cannot be done because of what was asked for, so that none can.
     """
     engines.check_engine(engine)
     engines.check_jobs(jobs)

@@ -18,9 +18,9 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
     """One sentence for what a user can put right; None for anything else, which deserves its trace.
 
     Args:
-        error: what was raised.
-        root: name of the configuration that was composed, such as ``"train"``.
-        arguments: what Hydra was given.
+        error: What was raised.
+        root: Name of the configuration that was composed, such as ``"train"``.
+        arguments: What Hydra was given.
     """
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from lightning.fabric.utilities.exceptions import MisconfigurationException

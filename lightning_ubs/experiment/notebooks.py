@@ -31,7 +31,7 @@ class NotebookUBS(_FileOrder, UBS):
     order of the file.
 
     Args:
-        s0: selection pressure in the last epoch.
+        s0: Selection pressure in the last epoch.
     """
 
     def __init__(self, s0: float = 8.0) -> None:

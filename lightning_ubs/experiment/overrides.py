@@ -12,6 +12,8 @@ from lightning_ubs.experiment.config import CONFIG_MODULE, is_trainer_key
 
 GRID_KEYS = ("data", "model", "selection", "fold", "seed")
 _ALIASES = {"data.fold": "fold", "folds": "fold", "seeds": "seed"}
+# Keys that say where, how fast and how it is shown, not what is run.
+_ASIDE = re.compile(r"(results|name|jobs|engine|dry_run|trace|scale|report\.\w+|hydra\..*)=")
 _RUN_KEY = re.compile(r"(data|model|selection|trainer)\..+")
 
 
@@ -29,9 +31,16 @@ def compare_overrides(arguments: Sequence[str]) -> list[str]:
 
     >>> compare_overrides(["data=[yeast,scene]", "seed=0,1", "selection.lambda1=0.5,0.6", "jobs=2"])
     ['grid.data=[yeast,scene]', 'grid.seed=[0,1]', '++sweep.selection.lambda1=[0.5,0.6]', 'jobs=2']
+
+    Without a word about what to run, it is the first look.
+
+    >>> compare_overrides(["jobs=2"])
+    ['experiment=first', 'jobs=2']
     """
     written = ["dry_run=true" if one == "--dry-run" else one for one in arguments]
-    return [_for_grid(one) if _is_override(one) else one for one in written]
+    chosen = any(_is_override(one) and not _ASIDE.match(one) for one in written)
+    ready = [_for_grid(one) if _is_override(one) else one for one in written]
+    return ready if chosen else ["experiment=first", *ready]
 
 
 def report_overrides(arguments: Sequence[str]) -> list[str]:

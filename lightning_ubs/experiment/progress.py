@@ -23,12 +23,12 @@ def watched(
     """Show every run of ``keys`` that appears in the store while the block lasts, whoever does it.
 
     Args:
-        store: to watch.
-        keys: of the runs that are not there yet.
-        total: runs of the grid.
-        known: those that were done before.
-        jobs: runs at a time.
-        say: takes lines; None: standard output, with a live bar in a terminal.
+        store: To watch.
+        keys: Of the runs that are not there yet.
+        total: Runs of the grid.
+        known: Those that were done before.
+        jobs: Runs at a time.
+        say: Takes lines; None: standard output, with a live bar in a terminal.
     """
     tell = say or _sayer()
     if not keys:

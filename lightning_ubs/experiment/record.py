@@ -24,7 +24,7 @@ class MetricValue:
 
     Attributes:
         value: NaN if it could not be computed.
-        higher_is_better: which way is better; None if neither the user, the metric nor its name tells.
+        higher_is_better: Which way is better; None if neither the user, the metric nor its name tells.
         stage: ``"test"``: of the test set, with the weights of the best validation epoch. ``"val"``: of the validation
             set in that epoch, because no test step logged this metric.
     """
@@ -42,17 +42,17 @@ class RunIdentity:
 
     Attributes:
         key: 16 hexadecimal digits for everything that decides the outcome of this run.
-        data: name of the dataset, to display and to group by.
-        model: name of the model, to display and to group by.
-        selection: which method: a key of `lightning_ubs.methods`, or the name of a user's own class.
-        fold: which part of the data was held out, from 0.
-        seed: seeds the initial weights and all sampling.
-        label: name of the method to display, such as ``"UBS λ1=0.6"``.
-        variant: letter or name of an ablation of the paper (``"B"``, ``"Active_LC"``); empty for a method as it is.
-        parameters: settings of the method, which tell it from others of the same ``selection`` and ``variant``.
+        data: Name of the dataset, to display and to group by.
+        model: Name of the model, to display and to group by.
+        selection: Which method: a key of `lightning_ubs.methods`, or the name of a user's own class.
+        fold: Which part of the data was held out, from 0.
+        seed: Seeds the initial weights and all sampling.
+        label: Name of the method to display, such as ``"UBS λ1=0.6"``.
+        variant: Letter or name of an ablation of the paper (``"B"``, ``"Active_LC"``); empty for a method as it is.
+        parameters: Settings of the method, which tell it from others of the same ``selection`` and ``variant``.
         config_hash: 16 hexadecimal digits for the whole configuration, names and places included.
-        monitor: the logged name that decides the best epoch, such as ``"val_macro_auc"``.
-        mode: whether ``monitor`` should be large (``"max"``) or small (``"min"``).
+        monitor: The logged name that decides the best epoch, such as ``"val_macro_auc"``.
+        mode: Whether ``monitor`` should be large (``"max"``) or small (``"min"``).
     """
 
     key: str
@@ -90,23 +90,26 @@ class RunRecord(RunIdentity):
 
     Attributes:
         status: ``"ok"`` or ``"failed"``.
-        error: why a failed run failed, in a sentence; None if it finished.
-        metrics: what was measured, by name without ``val_`` or ``test_``.
-        best_epoch: epoch of the best ``monitor``, from 0, the first of equals; None if there is none.
-        max_epochs: epochs that were asked for; None if unknown.
-        first_selected_epoch: first epoch whose batches the method chose, from 0, even if training ended before it; None
+        error: Why a failed run failed, in a sentence; None if it finished.
+        metrics: What was measured, by name without ``val_`` or ``test_``.
+        best_epoch: Epoch of the best ``monitor``, from 0, the first of equals; None if there is none.
+        max_epochs: Epochs that were asked for; None if unknown.
+        first_selected_epoch: First epoch whose batches the method chose, from 0, even if training ended before it; None
             for a method that never does (Random), or if unknown.
-        curves: one value per epoch under each name, None where there is none: ``epoch``, ``train_loss``, the name in
+        curves: One value per epoch under each name, None where there is none: ``epoch``, ``train_loss``, the name in
             ``monitor``, ``epoch_seconds`` (training and selection, no validation), ``selection_seconds`` (contained in
             it), ``samples`` (trained on in that epoch), ``pressure``, ``effective_sample_size``, ``correlation_drift``.
-        seconds: of the whole run; None if it failed.
+        seconds: Of the whole run; None if it failed.
         shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
             samples, as far as known.
-        warnings: sentences about this run that a reader of its result must see.
-        versions: of lightning_ubs, torch, lightning and python.
-        started: time in ISO format.
-        trace: whether the store holds the arrays of this run.
-        split: digest of the training targets, which tells splits of the data apart; empty if unknown.
+        warnings: Sentences about this run that a reader of its result must see.
+        versions: Of lightning_ubs, torch, lightning and python; and the machine.
+        started: Time in ISO format.
+        trace: Whether the store holds the arrays of this run.
+        split: Digest of the training targets, which tells splits of the data apart; empty if unknown.
+        draws: How often samples with ``rare``, ``medium`` and ``frequent`` labels were trained on against plain passes,
+            warm-up included: the mean over a third of the labels, by how many training samples have them. Empty if
+            unknown.
     """
 
     status: Literal["ok", "failed"]
@@ -123,6 +126,7 @@ class RunRecord(RunIdentity):
     started: str = ""
     trace: bool = False
     split: str = ""
+    draws: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +171,7 @@ class RunRecord(RunIdentity):
         """The record that :meth:`to_json` wrote, in this version or one before.
 
         Raises:
-            RecordError: if it is none, or one of a schema that this version does not know.
+            RecordError: If it is none, or one of a schema that this version does not know.
 
         >>> record = RunRecord(key="0" * 16, status="ok", data="yeast", model="mlp", selection="ubs", fold=0, seed=0)
         >>> RunRecord.from_json(record.to_json()) == record
@@ -191,7 +195,7 @@ class RunRecord(RunIdentity):
 _FIRST = (
     "key", "status", "data", "model", "selection", "fold", "seed", "label", "variant", "parameters", "error",
     "config_hash", "monitor", "mode", "metrics", "best_epoch", "max_epochs", "first_selected_epoch", "curves",
-    "seconds", "shape", "warnings", "versions", "started", "trace", "split",
+    "seconds", "shape", "warnings", "versions", "started", "trace", "split", "draws",
 )  # fmt: skip
 """Fields in the order in which stores hold them; later ones follow."""
 

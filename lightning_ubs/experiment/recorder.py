@@ -20,11 +20,12 @@ from lightning_ubs._utils.checks import check_choice, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError, SelectionError
 from lightning_ubs.experiment.config import digest
-from lightning_ubs.experiment.direction import direction
 from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
 from lightning_ubs.experiment.run import versions
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.inspection.frame import label_draws
+from lightning_ubs.metrics import direction, frequency_thirds
 from lightning_ubs.selection._lightning import callbacks_of
 from lightning_ubs.strategies import Random
 
@@ -38,6 +39,8 @@ _LOGGED = {
 }
 # Decimals of seconds: what is left of 10 µs is noise, and would be a third of what a packed store takes.
 _CLOCK_DIGITS = 5
+# Decimals of a ratio of draws.
+_DRAWN_DIGITS = 4
 # Attributes that a checkpoint holds: all that is known at the end of an epoch.
 _STATE = (
     "curves", "validated", "correlations", "times_selected", "_uncertainty", "_fluctuation", "_measured", "_epoch",
@@ -58,24 +61,24 @@ class Recorder(Callback):
 
     The time of an epoch is that of training and selection; validation and what is done here are left out. What is kept
     goes into checkpoints, with two gaps: one that is written at the end of an epoch does not know that epoch's training
-    loss and what the selection logs of it; a run that goes on in mid-epoch takes the uncertainty of that moment for
+    loss and what the selection logs of it; a run that resumes in mid-epoch takes the uncertainty of that moment for
     that of the epoch's start.
 
     Args:
-        selection: the callback to watch.
-        trace: whether to keep what became of each sample.
-        epochs: epochs whose label correlation is kept; None: first selected, middle and last.
-        monitor: the logged value that decides the best epoch.
-        mode: whether it should be large or small.
+        selection: The callback to watch.
+        trace: Whether to keep what became of each sample.
+        epochs: Epochs whose label correlation is kept; None: first selected, middle and last.
+        monitor: The logged value that decides the best epoch.
+        mode: Whether it should be large or small.
 
     Attributes:
-        curves: by name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
+        curves: By name, one value per epoch: ``epoch``, the monitored value, ``train_loss``, ``epoch_seconds``,
             ``selection_seconds``, ``samples``, ``pressure``, ``effective_sample_size`` and ``correlation_drift``; None
             where there is none.
-        validated: by epoch, what validation logged.
-        correlations: by epoch, C (q, q).
-        times_selected: draws of each sample in selected epochs, (n,).
-        max_epochs: epochs that were asked for; None if unlimited.
+        validated: By epoch, what validation logged.
+        correlations: By epoch, C (q, q).
+        times_selected: Draws of each sample in selected epochs, (n,).
+        max_epochs: Epochs that were asked for; None if unlimited.
     """
 
     def __init__(
@@ -188,12 +191,12 @@ class Recorder(Callback):
         """Add this training to a results folder, which ``lightning-ubs report`` reads. Runs anew replace older ones.
 
         Args:
-            results: the folder; it is made if it does not exist.
-            data: name of the dataset, to display and to group by.
-            model: name of the model, likewise.
-            label: name of the method; the strategy's by default.
-            seed: that tells this run from others of the same method; the selection's by default.
-            fold: which part of the data was held out, likewise.
+            results: The folder; it is made if it does not exist.
+            data: Name of the dataset, to display and to group by.
+            model: Name of the model, likewise.
+            label: Name of the method; the strategy's by default.
+            seed: That tells this run from others of the same method; the selection's by default.
+            fold: Which part of the data was held out, likewise.
 
         Returns:
             What was written, without the arrays per sample.
@@ -289,6 +292,17 @@ def first_selected(selection: BatchSelection) -> int | None:
     return selection.start_epoch if selection.strategy.warms_up else 0
 
 
+def draws_by_frequency(selection: BatchSelection) -> dict[str, float]:
+    """How often samples with rare, medium and frequent labels were drawn against plain passes; empty if unknown."""
+    strategy, times = selection.strategy, selection.times_drawn
+    labels = selection.known_labels.matrix(strategy.num_samples, strategy.num_labels)
+    if labels is None or times is None:
+        return {}
+    _, drawn, plain = label_draws(labels, times)
+    means = {third: float((drawn / plain)[own].nanmean()) for third, own in frequency_thirds(labels).items()}
+    return {third: round(mean, _DRAWN_DIGITS) for third, mean in means.items() if math.isfinite(mean)}
+
+
 def _save(
     recorder: Recorder,
     results: str | os.PathLike[str],
@@ -329,6 +343,7 @@ def _save(
         versions=versions(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         trace=recorder.trace,
+        draws=draws_by_frequency(selection),
     )
     store = ResultsStore(results)
     if recorder.trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,19 +30,19 @@ class Run:
     """A run that is to be done. It can be sent to another process.
 
     Attributes:
-        identity: what the run's record will say of it.
-        train: does the run, as `lightning_ubs.experiment.training.train` does; a field, so that the grid, which only
+        identity: What the run's record will say of it.
+        train: Does the run, as `lightning_ubs.experiment.training.train` does; a field, so that the grid, which only
             sends runs to their workers, needs neither torch nor Lightning.
-        trainer: arguments of ``lightning.Trainer``.
-        make_data: gives the data, not yet set up.
-        make_module: gives the model for these data; whoever needs to know their shape sets them up first.
-        make_selection: gives the selection, with the run's seed.
-        make_callbacks: gives further callbacks, which come after the selection.
-        make_loggers: gives loggers that write to a folder or elsewhere.
-        config: the resolved configuration that describes the run; empty for a run of objects.
-        trace: whether to keep what became of each sample.
-        trace_epochs: epochs whose label correlation is kept; None: first selected, middle and last.
-        samples: number of training samples that the data must have; None: any.
+        trainer: Arguments of ``lightning.Trainer``.
+        make_data: Gives the data, not yet set up.
+        make_module: Gives the model for these data; whoever needs to know their shape sets them up first.
+        make_selection: Gives the selection, with the run's seed.
+        make_callbacks: Gives further callbacks, which come after the selection.
+        make_loggers: Gives loggers that write to a folder or elsewhere.
+        config: The resolved configuration that describes the run; empty for a run of objects.
+        trace: Whether to keep what became of each sample.
+        trace_epochs: Epochs whose label correlation is kept; None: first selected, middle and last.
+        samples: Number of training samples that the data must have; None: any.
     """
 
     identity: RunIdentity
@@ -75,9 +76,9 @@ class Run:
         """Do the run and return its record, which is not yet in the store.
 
         Args:
-            folder: for everything that it writes.
-            store: gets the arrays of the run.
-            keep: whether ``folder`` is kept.
+            folder: For everything that it writes.
+            store: Gets the arrays of the run.
+            keep: Whether ``folder`` is kept.
         """
         return self.train(self, folder, store, keep)
 
@@ -88,6 +89,7 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """What runs are done with."""
+    """What runs are done with, and on."""
     packages = {name: version(name.replace("_", "-")) for name in ("lightning_ubs", "torch", "lightning")}
-    return packages | {"python": platform.python_version()}
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    return packages | {"python": platform.python_version(), "machine": machine}

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_ubs._utils.arguments import constructor_arguments
-from lightning_ubs._utils.checks import did_you_mean
+import numpy as np
+
+from lightning_ubs._utils.checks import constructor_arguments, did_you_mean
 from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.config import digest, telling_settings, unknown_key
@@ -36,12 +37,12 @@ def batch_selection(
     """The callback of this package's configurations; ``hydra.utils.instantiate`` calls it.
 
     Args:
-        strategy: key of a method of this package, such as ``"ubs"``.
-        name: in results; not used here.
-        label: to display; not used here.
-        variant: of an ablation; not used here.
-        of: label of the method that this is the control of: its probabilities are dealt to random samples.
-        settings: arguments of the strategy and of :class:`BatchSelection`, side by side.
+        strategy: Key of a method of this package, such as ``"ubs"``.
+        name: In results; not used here.
+        label: To display; not used here.
+        variant: Of an ablation; not used here.
+        of: Label of the method that this is the control of: its probabilities are dealt to random samples.
+        settings: Arguments of the strategy and of :class:`BatchSelection`, side by side.
 
     >>> batch_selection("ubs", lambda1=0.6, warmup_epochs=3).start_epoch
     3
@@ -85,6 +86,10 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
     if isinstance(callback.epoch_size, EpochSize):
         told["epoch_size"] = repr(callback.epoch_size)
+    if callback.order is not None:
+        told["order"] = repr(callback.order)
+        if callback.order.bounds is not None:
+            told["bounds"] = digest(np.asarray(callback.order.bounds).tolist())
     parameters = {
         name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
     } | told

@@ -32,7 +32,7 @@ class ResultsStore:
     """Append-only runs of an experiment, and their traces.
 
     Args:
-        folder: made at the first write; reading a folder that does not exist gives no records.
+        folder: Made at the first write; reading a folder that does not exist gives no records.
 
     >>> import tempfile
     >>> record = RunRecord(key="0" * 16, status="ok", data="yeast", model="mlp", selection="ubs", fold=0, seed=0)
@@ -62,7 +62,7 @@ class ResultsStore:
         Do it when no grid writes here. Stopped at any moment, even by ``kill -9``, it loses nothing.
 
         Raises:
-            StoreError: if there are no runs, one of them cannot be read, or the folder cannot be written.
+            StoreError: If there are no runs, one of them cannot be read, or the folder cannot be written.
         """
         if not self.records():
             raise StoreError(

@@ -27,11 +27,11 @@ from lightning_ubs.callback import BatchSelection
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.build import instantiate
 from lightning_ubs.experiment.config import trainer_arguments
-from lightning_ubs.experiment.direction import direction, logged_directions
 from lightning_ubs.experiment.record import MetricValue, RunRecord
-from lightning_ubs.experiment.recorder import Recorder, first_selected
+from lightning_ubs.experiment.recorder import Recorder, draws_by_frequency, first_selected
 from lightning_ubs.experiment.run import Run, versions
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.metrics import direction, logged_directions
 from lightning_ubs.reading import training_labels
 
 # Logged beside the metrics, and none itself.
@@ -42,7 +42,7 @@ def train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Run
     """Train, take the best validation epoch, and test it.
 
     ``folder`` gets the checkpoint of the best epoch, ``checkpoints/best.ckpt``. If it is kept, it gets ``trace.npz`` as
-    well, and training can go on from the checkpoint.
+    well, and training can resume from the checkpoint.
     """
     with isolate_rng():
         return _train(run, folder, store, keep)
@@ -92,6 +92,7 @@ def _train(run: Run, folder: Path, store: ResultsStore | None, keep: bool) -> Ru
         versions=versions(),
         started=begun.isoformat(timespec="seconds"),
         split=split_of(training_labels(trainer)),
+        draws=draws_by_frequency(selection),
     )
     record = replace(record, warnings=(*_warnings(record), *_defects(data)))
     if run.trace:

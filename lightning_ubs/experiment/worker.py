@@ -38,13 +38,13 @@ class Order:
     """A run, and what a worker needs to know to do it.
 
     Attributes:
-        run: the pickled `Run`, read where it is done.
-        results: the results folder, absolute.
-        grid: name of the grid.
-        since: size of the store's file when the grid began; failures after it are this grid's.
-        folder: current folder of the grid, for paths of the user; None on other machines.
-        path: where Python looks for the user's modules.
-        environment: variables of this package.
+        run: The pickled `Run`, read where it is done.
+        results: The results folder, absolute.
+        grid: Name of the grid.
+        since: Size of the store's file when the grid began; failures after it are this grid's.
+        folder: Current folder of the grid, for paths of the user; None on other machines.
+        path: Where Python looks for the user's modules.
+        environment: Variables of this package.
     """
 
     run: bytes

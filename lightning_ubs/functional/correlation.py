@@ -31,8 +31,8 @@ def uncertainty_correlation(uncertainty: Tensor, bins: int = 5, log_base: float 
 
     Args:
         uncertainty: U, (n, q) in [0, 1].
-        bins: number of bins (τ).
-        log_base: base of the logarithm; the paper's plain "log" is read as natural.
+        bins: Number of bins (τ).
+        log_base: Base of the logarithm; the paper's plain "log" is read as natural.
 
     Returns:
         C, (q, q) float64.
@@ -63,13 +63,13 @@ def correlation_of_chunks(
     way.
 
     Args:
-        chunks: gives the chunks of U, each (rows, q); called once per pass over the samples.
+        chunks: Gives the chunks of U, each (rows, q); called once per pass over the samples.
         num_samples: n.
         num_labels: q.
-        bins: number of bins (τ).
-        log_base: base of the logarithm.
-        memory: bytes to use beside C and the chunks.
-        total: adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
+        bins: Number of bins (τ).
+        log_base: Base of the logarithm.
+        memory: Bytes to use beside C and the chunks.
+        total: Adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
 
     Returns:
         C, (q, q) float64.
@@ -116,16 +116,13 @@ class _XLogX:
     def __call__(self, *tables: Tensor) -> list[Tensor]:
         """Of each table, in as few kernels as of one."""
         counts = torch.cat([table.flatten() for table in tables])
-        parts = torch.split(self._of(counts), [table.numel() for table in tables])
-        return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]
-
-    def _of(self, counts: Tensor) -> Tensor:
         if self._n >= min(_TABLE, 4 * counts.numel()):
-            return _xlogx(counts.double())
-        if self._table is None:
-            self._table = _xlogx(torch.arange(self._n + 1, dtype=torch.float64, device=counts.device))
-        return self._table.index_select(0, counts.int())
-
-
-def _xlogx(counts: Tensor) -> Tensor:
-    return torch.xlogy(counts, counts)
+            counts = counts.double()
+            values = torch.xlogy(counts, counts)
+        else:
+            if self._table is None:
+                every = torch.arange(self._n + 1, dtype=torch.float64, device=counts.device)
+                self._table = torch.xlogy(every, every)
+            values = self._table.index_select(0, counts.int())
+        parts = torch.split(values, [table.numel() for table in tables])
+        return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]

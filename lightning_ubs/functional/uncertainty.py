@@ -10,7 +10,7 @@ def binary_entropy(probs: Tensor) -> Tensor:
     r"""Entropy of a yes/no prediction in bits, Eq. (1): :math:`-p\log_2 p-(1-p)\log_2(1-p)`.
 
     Args:
-        probs: probabilities in [0, 1], any shape.
+        probs: Probabilities in [0, 1], any shape.
 
     Returns:
         Values in [0, 1] of the same shape; exactly 0 where the probability is 0 or 1.
@@ -75,8 +75,8 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float, temperatu
     Args:
         history: (n, T, q), oldest first; only the last ``counts[i]`` rows of sample i are valid.
         counts: (n,) number of valid predictions.
-        lambda1: weight of the fluctuation against the entropy, in [0, 1].
-        temperature: of the prediction whose entropy is taken; None leaves it as it is.
+        lambda1: Weight of the fluctuation against the entropy, in [0, 1].
+        temperature: Of the prediction whose entropy is taken; None leaves it as it is.
 
     Returns:
         U, (n, q) in [0, 1].

@@ -111,7 +111,8 @@ def effective_sample_size(probabilities: Tensor) -> float:
     >>> effective_sample_size(torch.tensor([0.5, 0.5, 0.0]))
     2.0
     """
-    return 1 / float(probabilities.double().square().sum())
+    values = probabilities.double().flatten()
+    return 1 / float(values @ values)
 
 
 def proportional_probabilities(spread: Tensor, smoothing: float | Tensor | None = None) -> Tensor:

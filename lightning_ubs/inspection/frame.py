@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -85,24 +86,45 @@ def to_label_frame(selection: Inspected) -> DataFrame:
     n = known_samples(selection)
     labels = label_matrix(selection, n)
     names = selection.known_labels.names(labels.shape[1])
-    samples = labels.sum(0, dtype=torch.int64)
+    samples, drawn, plain = label_draws(labels, selection.times_drawn)
     columns: dict[str, Any] = {
         "label": list(range(labels.shape[1])) if names is None else names,
         "samples": samples.numpy(),
-    }
-    if selection.times_drawn is None:
-        drawn = plain = torch.full((labels.shape[1],), torch.nan, dtype=torch.float64)
-    else:
-        times = selection.times_drawn.double()
-        drawn = torch.cat([times @ block.double() for block in torch.split(labels, max(1, 2**20 // n), 1)])
-        plain = samples * (times.sum() / n)
-    columns |= {
         "times_drawn": drawn.numpy(),
         "plain_times_drawn": plain.numpy(),
-        "ratio": torch.where(plain > 0, drawn / plain, torch.nan).numpy(),
+        "ratio": (drawn / plain).numpy(),
     }
     frame: DataFrame = pandas.DataFrame(columns)
     return frame
+
+
+def label_draws(labels: Tensor, times: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each label (q,): how many samples have it, how often they were drawn, and would have been in plain passes.
+
+    Args:
+        labels: (n, q) of 0 and 1.
+        times: (n,), how often each sample was drawn; None where it is not known, and draws are NaN.
+    """
+    n = len(labels)
+    samples = labels.sum(0, dtype=torch.int64)
+    if times is None:
+        unknown = torch.full((labels.shape[1],), torch.nan, dtype=torch.float64)
+        return samples, unknown, unknown
+    times = times.double()
+    drawn = torch.cat([times @ block.double() for block in torch.split(labels, max(1, 2**20 // n), 1)])
+    return samples, drawn, samples * (times.sum() / n)
+
+
+def history(selection: Inspected) -> tuple[Tensor, Tensor]:
+    """The window of predictions of each sample; see :meth:`BatchSelection.history`."""
+    known_samples(selection)
+    kept = selection.strategy.prediction_history()
+    if kept is None:
+        way = "keeps no history of predictions; use UBS, RecencyBias or D2ACE."
+        if hasattr(selection.strategy, "window"):
+            way = "has seen no predictions yet; train at least one step, and save checkpoints with save_state='full'."
+        raise SelectionError(f"{selection.strategy!r} {way}")
+    return kept
 
 
 def plot_data_map(selection: Inspected, label: str | int | None = None) -> Figure:
@@ -173,7 +195,7 @@ def sample_columns(selection: Inspected) -> dict[str, Tensor]:
 
 
 def label_matrix(selection: Inspected, num_samples: int) -> Tensor:
-    """The true labels (n, q) of 0 and 1; refuses to go on without them."""
+    """The true labels (n, q) of 0 and 1; refuses to continue without them."""
     labels = selection.known_labels.matrix(num_samples, selection.strategy.num_labels)
     if labels is None:
         raise SelectionError(
@@ -228,7 +250,7 @@ def suspicious_labels(selection: Inspected, top: int | float = 100) -> DataFrame
 
 
 def mean_predictions(selection: Inspected) -> tuple[Tensor, Tensor]:
-    """Mean of the remembered predictions (n, q) and how many they are (n,), on the CPU."""
+    """Mean of the predictions in the history (n, q) and their number (n,), on the CPU."""
     strategy, n = selection.strategy, known_samples(selection)
     rows = block_rows((strategy.num_labels or 1) * getattr(strategy, "window", 1))
     blocks = [strategy.mean_predictions(first, min(first + rows, n)) for first in range(0, n, rows)]
@@ -317,7 +339,8 @@ def _names_in(place: Any) -> list[str]:
     while isinstance(place, Subset):
         place = place.dataset
     for attribute in ("label_names", "classes"):
-        names = getattr(place, attribute, None)
-        if isinstance(names, Sequence) and not isinstance(names, str) and len(names):
-            return [str(name) for name in names]
+        with suppress(Exception):  # a property may raise whatever it likes
+            names = getattr(place, attribute, None)
+            if isinstance(names, Sequence) and not isinstance(names, str) and len(names):
+                return [str(name) for name in names]
     return []

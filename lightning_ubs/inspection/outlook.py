@@ -35,7 +35,7 @@ class Scheduled(Protocol):
 
     @property
     def last_fit(self) -> LastFit | None:
-        """What a fit told of its length."""
+        """What a fit reported of its length."""
 
     @property
     def weights(self) -> Tensor | None:

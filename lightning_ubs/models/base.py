@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, get_args
 
 import lightning as L
@@ -17,7 +18,7 @@ from torchmetrics import MetricCollection
 from typing_extensions import override
 
 from lightning_ubs._utils.checks import check_choice
-from lightning_ubs.metrics import MacroAUC, multilabel_metrics
+from lightning_ubs.metrics import MacroAUC, MacroAveragePrecision, frequency_thirds, multilabel_metrics
 from lightning_ubs.models.losses import WEIGHTED, LossName, label_loss, positive_weights
 
 _MANY_TIES = 0.05
@@ -31,8 +32,10 @@ class MultiLabelModule(L.LightningModule, ABC):
     A subclass says how to train (`loss_and_probs`) and how to predict (`predict_probs`). ``training_step``
     returns ``{"loss": ..., "probs": ...}``: probabilities (b, q) of the training forward pass, detached,
     float32 and independent of y. Validation and testing log one value per metric, such as ``val_macro_auc``
-    and ``test_ranking_loss``; as ``val_skipped_labels`` how many labels Macro-AUC had to leave out; and as
-    ``val_macro_auc_half`` Macro-AUC with ties counting half, which a model of constant output cannot deceive.
+    and ``test_ranking_loss``; as ``val_skipped_labels`` how many labels Macro-AUC had to leave out; as
+    ``val_macro_auc_half`` Macro-AUC with ties counting half, which a model of constant output cannot deceive; and as
+    ``val_map_rare``, ``val_map_medium`` and ``val_map_frequent`` average precision by thirds of the labels, from rare
+    to frequent in training, where the training data show their label matrix.
 
     Args:
         num_features: Number of features, d.
@@ -78,6 +81,7 @@ class MultiLabelModule(L.LightningModule, ABC):
         if loss in WEIGHTED:
             self.register_buffer("positive_weights", torch.full((num_labels,), torch.nan))
             self.register_load_state_dict_post_hook(_note_loaded_frequencies)  # type: ignore[no-untyped-call]
+        self._thirds: dict[str, Tensor] = {}
         self.val_metrics = multilabel_metrics(prefix="val_")
         self.test_metrics = multilabel_metrics(prefix="test_")
 
@@ -118,6 +122,15 @@ class MultiLabelModule(L.LightningModule, ABC):
             raise self._no_frequencies()
         self.set_label_frequencies(labels)
         self._frequencies_were_given = False
+
+    @override
+    def on_train_start(self) -> None:
+        """Read which labels are rare and which are frequent, where the training data show it."""
+        labels = None
+        with suppress(TypeError, ValueError, RuntimeError):  # what a user keeps under that name may be no matrix
+            labels = shown_labels(self.trainer)
+        fits = labels is not None and labels.ndim == 2 and labels.shape[1] == self.num_labels
+        self._thirds = frequency_thirds(labels) if labels is not None and fits else {}
 
     def _no_frequencies(self) -> RuntimeError:
         return RuntimeError(
@@ -173,6 +186,10 @@ class MultiLabelModule(L.LightningModule, ABC):
                     f"More than {_MANY_TIES:.0%} of the pairs that {stage}_macro_auc compares are tied. Ties count as "
                     f"correct, so it flatters this model: look at {stage}_macro_auc_half, or lower the learning rate."
                 )
+        precision = metrics["map"]
+        if isinstance(precision, MacroAveragePrecision):
+            for third, labels in self._thirds.items():
+                values[f"{stage}_map_{third}"] = precision.by_label[labels.to(self.device)].nanmean()
         self.log_dict(values, sync_dist=True)
         metrics.reset()
 
@@ -204,22 +221,36 @@ def _note_loaded_frequencies(module: MultiLabelModule, incompatible_keys: Any) -
     module._needs_frequencies = bool(module.positive_weights.isnan().any())
 
 
-def training_labels(trainer: L.Trainer) -> Tensor | None:
-    """The labels (n, q) of the training set of a trainer that is about to fit; None for a stream.
+def shown_labels(trainer: L.Trainer) -> Tensor | None:
+    """The labels (n, q) that the training data of a trainer show without reading a sample; None if they show none.
 
-    They are ``train_labels`` of the datamodule, ``labels`` of the dataset, or else read once from its samples (x, y).
+    They are ``train_labels`` of the datamodule, or ``labels`` of the dataset.
     """
     datamodule = getattr(trainer, "datamodule", None)
     labels = getattr(datamodule, "train_labels", None)
     if labels is not None:
         return torch.as_tensor(labels)
     dataset = getattr(datamodule, "train_dataset", None)
+    dataset = getattr(trainer.train_dataloader, "dataset", None) if dataset is None else dataset
+    shown = getattr(dataset, "labels", None)
+    return shown if isinstance(shown, Tensor) and shown.ndim == 2 else None
+
+
+def training_labels(trainer: L.Trainer) -> Tensor | None:
+    """The labels (n, q) of the training set of a trainer that is about to fit; None for a stream.
+
+    They are those that the data show, or else read once from the samples (x, y).
+    """
+    shown = shown_labels(trainer)
+    if shown is not None:
+        return shown
+    dataset = getattr(getattr(trainer, "datamodule", None), "train_dataset", None)
     if dataset is None:
         trainer.fit_loop.setup_data()
+        shown = shown_labels(trainer)
+        if shown is not None:
+            return shown
         dataset = getattr(trainer.train_dataloader, "dataset", None)
-    shown = getattr(dataset, "labels", None)
-    if isinstance(shown, Tensor) and shown.ndim == 2:
-        return shown
     if dataset is None or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         return None
     collate = getattr(trainer.train_dataloader, "collate_fn", None)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.reading.targets import LABEL_NAMES
+from lightning_ubs.reading.targets import LABEL_NAMES, shown_attributes
 
 _FEATURE_NAMES = ("features", "data", "x", "X")
 _LABELS, _FEATURES = "[samples, labels] of 0 and 1", "[samples, features]"
@@ -200,11 +200,7 @@ def _joined(dataset: ConcatDataset[Any], names: Sequence[str]) -> Iterator[Colum
 
 def _attributes(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
     """Attributes and properties called one of ``names``, and all other attributes."""
-    shown = {}
-    for name in names:
-        with contextlib.suppress(Exception):
-            shown[name] = getattr(dataset, name)
-    return shown | dict(getattr(dataset, "__dict__", {}))
+    return shown_attributes(dataset, names) | dict(getattr(dataset, "__dict__", {}))
 
 
 def _column(name: str, value: Any, rows: int) -> Column | None:
@@ -218,7 +214,8 @@ def _column(name: str, value: Any, rows: int) -> Column | None:
         return None
     if value is None or not value.shape or value.shape[0] != rows:
         return None
-    return ArrayColumn(name, value) if isinstance(value, Tensor) or _is_numeric(value) else None
+    is_numeric = not value.is_complex() if isinstance(value, Tensor) else _is_numeric(value)
+    return ArrayColumn(name, value) if is_numeric else None
 
 
 def _as_array(values: Sequence[Any]) -> Any:
@@ -291,6 +288,7 @@ class DatasetLabels:
         dataset: the train dataset.
         column: the labels, or None.
         others: the other columns.
+        is_given: whether the user passed them.
         is_used: whether a strategy works with these labels.
     """
 
@@ -298,6 +296,7 @@ class DatasetLabels:
 
     def __init__(self, given: Any, dataset: Any) -> None:
         self.dataset = dataset
+        self.is_given = given is not None
         self.num_samples = len(dataset)
         self.others = columns_of(dataset, LABEL_NAMES)
         self.column = self._choose() if given is None else _given("labels", given, self.num_samples, _LABELS)
@@ -307,6 +306,25 @@ class DatasetLabels:
     def num_labels(self) -> int | None:
         """q, if the labels are a matrix."""
         return self.column.shape[0] if self.column is not None and len(self.column.shape) == 1 else None
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the column was taken for labels by its values alone, or holds one number for each sample."""
+        column = self.column
+        if column is None or self.is_given or column.name.startswith("tensors["):
+            return False
+        return column.name not in LABEL_NAMES or not column.shape
+
+    def give_up(self) -> None:
+        """The column turned out not to be the labels."""
+        if self.is_used:
+            raise SelectionError(
+                f"the labels were read from the dataset's {self.column}, but its samples come with others; pass "
+                "BatchSelection(..., labels=) with the right ones."
+            )
+        if self.column is not None:
+            self.others.append(self.column)
+        self.column = None
 
     def matrix(self, needed_by: str, class_ids: bool = False) -> Tensor:
         """The (n, q) labels of 0 and 1 as float32, for a strategy that needs them; or (n,) ``class_ids`` if it may."""
@@ -318,9 +336,10 @@ class DatasetLabels:
                 self.is_used = True
                 return ids.long()
         if len(self.column.shape) != 1:
+            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids)"
             raise SelectionError(
                 f"labels has shape {[self.num_samples, *self.column.shape]}, but {needed_by} needs {_LABELS} for "
-                f"{self.num_samples} samples; pass labels= in that shape."
+                f"{self.num_samples} samples; pass labels= {way_out}."
             )
         self.is_used = True
         labels = self.column.all()
@@ -338,7 +357,8 @@ class DatasetLabels:
         wide = [column for column in matrices if column.shape[0] > 1] or matrices
         if len(wide) > 1 and [column.name for column in self.others] == ["tensors[0]", "tensors[1]"]:
             return wide[1]
-        return wide[0] if len(wide) == 1 else None
+        rivals = (one for one in self.others if len(one.shape) == 1 and one not in matrices and _may_hold_labels(one))
+        return wide[0] if len(wide) == 1 and not any(rivals) else None
 
 
 def feature_matrix(given: Any, dataset: Any, needed_by: str, labels: DatasetLabels) -> Tensor:
@@ -395,12 +415,14 @@ def _not_shown(name: str, needed_by: str, columns: list[Column], shape: str) -> 
 
 
 def _holds_labels(column: Column) -> bool:
-    try:
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, IndexError):
         return column.is_binary()
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        IndexError,
-    ):  # rows that turn out to be no numbers, or of unlike length
-        return False
+    return False  # rows that turn out to be no numbers, or of unlike length
+
+
+def _may_hold_labels(column: Column) -> bool:
+    """Whether the first rows hold labels of which some are unknown (NaN or -1), beside which a binary matrix masks."""
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, IndexError):
+        rows = column.rows(torch.arange(min(column.length, _PEEK)))
+        return bool(((rows == 0) | (rows == 1) | (rows == -1) | rows.isnan()).all())
+    return False

@@ -73,7 +73,7 @@ class _Hook:
         self._seen, self._named = seen, named
 
     def __call__(self, module: Module, inputs: Any, output: Any) -> None:
-        # While a graph is being compiled or exported there is nothing to remember.
+        # While a graph is being compiled or exported there is nothing to record.
         if self._seen is None or torch.compiler.is_compiling():
             return
         every = tuple(parts(output, self._named))

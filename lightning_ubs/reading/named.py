@@ -79,7 +79,8 @@ def read_named(
 
 def as_matrix(tensor: Tensor, place: Place, rows: int) -> Tensor:
     """What a user named as (rows, q); refused if it has no row per sample."""
-    matrix = as_rows(tensor, rows)
+    # A squeezed batch of one sample has lost its first axis.
+    matrix = as_rows(tensor.reshape(1, -1) if rows == 1 and tensor.ndim < 2 else tensor, rows)
     if matrix is not None:
         return matrix
     if tensor.ndim == 2 and tensor.is_floating_point():

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.reading.signatures import OTHER, distance, signatures
-from lightning_ubs.reading.targets import LABEL_NAMES
+from lightning_ubs.reading.targets import LABEL_NAMES, shown_attributes
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     elif dataclasses.is_dataclass(value):
         inner = list(vars(value).items())
     else:
-        inner = [(name, getattr(value, name)) for name in LABEL_NAMES if hasattr(value, name)]
+        inner = list(shown_attributes(value, LABEL_NAMES).items())
     for key, part in inner[:_PARTS]:
         yield from leaves(part, (*path, key))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,6 +17,15 @@ Targets = str | Callable[[LightningModule, Any, Any], Tensor] | None
 LabelsOf = Callable[[Tensor], Tensor | None]
 
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "Y", "multi_hot")
+
+
+def shown_attributes(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Attributes and properties of these names, but for those that raise when they are read."""
+    shown = {}
+    for name in names:
+        with suppress(Exception):
+            shown[name] = getattr(value, name)
+    return shown
 
 
 def named_targets(source: Targets, module: LightningModule, outputs: Any, batch: Any) -> Tensor | None:
@@ -43,7 +53,7 @@ def batch_targets(batch: Any, shape: tuple[int, ...] | None = None) -> Tensor | 
     elif isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
         values = list(batch[1:2]) if len(batch) == 2 else list(batch) if shape is not None else []
     else:
-        values = [getattr(batch, name) for name in LABEL_NAMES if hasattr(batch, name)]
+        values = list(shown_attributes(batch, LABEL_NAMES).values())
     tensors = [value for value in values if isinstance(value, Tensor)]
     if shape is not None:
         tensors = [value for value in tensors if tuple(value.shape) == shape]

@@ -35,6 +35,7 @@ _CAUSES = (
     "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds a "
     f"different shard, or a dataset that returns other samples than it was asked for. {_CHANGED}"
 )
+_OTHER_LABELS = " If these are not its labels, pass labels= with the right ones."
 _MIXED = (
     "an augmentation mixes samples (mixup, cutmix), so that the predictions are of no single sample, or targets are "
     "soft for another reason. Let training_step return clean predictions besides ({'loss': loss, 'logits': clean}) and "
@@ -71,6 +72,7 @@ class IdVerification:
         self._selected = False
         self._place: Path | None = None
         self._has_warned = False
+        self.is_in_doubt = labels is not None and labels.is_guess
         self.drop_step()
         self._is_resumed = False
         if labels is None or self._ids is False:
@@ -92,9 +94,52 @@ class IdVerification:
         self._batch: Any = None
         self._where = ""
 
+    def doubt_guess(self, plan: EpochPlan, k: int, batch: Any) -> DatasetLabels | None:
+        """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
+
+        It is unlike what the batch shows as its labels, and either stands beside them in the batch, or is no part of
+        the dataset's items at all. All processes decide alike.
+
+        Returns:
+            The dataset's labels as they are known then, if they are others than before.
+        """
+        labels = self._labels
+        if not self.is_in_doubt or labels is None or batch is None:
+            return None
+        self.is_in_doubt = False
+        is_mistaken = self._is_mistaken(labels, plan[k], batch)
+        if world_size() > 1:
+            is_mistaken = any(gather_objects(is_mistaken))
+        if not is_mistaken:
+            return None
+        labels.give_up()
+        return labels
+
+    def _is_mistaken(self, labels: DatasetLabels, planned: Tensor, batch: Any) -> bool:
+        shown = None if labels.column is None else _rows_of(labels.column, planned)
+        if shown is None:
+            return False
+        parts = [part.cpu() for _, part in leaves(batch) if isinstance(part, Tensor) and len(part.shape) in (1, 2)]
+        is_beside = any(part.shape == shown.shape and compare(part, shown) is Verdict.SAME for part in parts)
+        usual = batch_targets(batch)
+        if usual is None:
+            others = [part for part in parts if len(part) == len(shown) and compare(part, shown) is not Verdict.SAME]
+        elif len(usual) != len(shown) or usual.ndim > 2:
+            return False
+        else:
+            others = [usual.cpu()]
+        others = [part for part in others if _may_be_others(part, shown)]
+        if others and (is_beside or any(part.shape != shown.shape and shown.ndim == 2 for part in others)):
+            return True
+        if is_beside or (usual is not None and not others):
+            return False
+        asked = compare_with_items(labels.dataset, planned, shown, None)
+        return bool(asked.asked) and asked.same is None
+
     def start_step(self, plan: EpochPlan, k: int, selected: bool, batch: Any) -> None:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
-        self.drop_step()
+        if self._planned is not None:
+            self.drop_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
         if len(self._epochs) >= FIRST_EPOCHS and self._selected:
@@ -227,10 +272,11 @@ class IdVerification:
         known = None if self._place is None else part_at(batch, self._place)
         rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
         count = _rows_in(batch) if rows is None else len(rows)
-        if count is not None and count < planned:
+        if count is not None and (count < planned or (rows is not None and count > planned and self._ids is not False)):
+            which, how = ("missing", "drops") if count < planned else ("added", "adds")
             raise SelectionError(
                 f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
-                "which are missing. A collate function that drops samples is the likely cause: leave bad samples out "
+                f"which are {which}. A collate function that {how} samples is the likely cause: leave bad samples out "
                 "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
@@ -326,7 +372,7 @@ class IdVerification:
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the planned samples (as the dataset's "
                 f"{column.name if column else ''} shows them), so predictions would be credited to other "
-                f"samples. {_CAUSES}"
+                f"samples. {_CAUSES}{'' if self._labels is None or self._labels.is_given else _OTHER_LABELS}"
             )
         if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
@@ -390,6 +436,16 @@ def _like(part: Tensor, targets: Tensor) -> Tensor | None:
     is_index = part.numel() == len(targets) and not part.is_floating_point()
     is_one_hot = part.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
     return part.flatten() if is_index else part if is_one_hot else None
+
+
+def _may_be_others(found: Tensor, shown: Tensor) -> bool:
+    """Whether a part of a batch may be labels, of another kind than those of this column."""
+    if found.ndim != 2 or not bool(((found == 0) | (found == 1)).all()):
+        return False
+    if found.shape != shown.shape and shown.ndim == 2:
+        return True
+    is_of_classes = shown.ndim == 1 and bool((found.sum(1) == 1).all())
+    return not is_of_classes and compare(found, shown) is Verdict.DIFFERENT
 
 
 def _are_moved(targets: Tensor, rows: Tensor) -> bool:

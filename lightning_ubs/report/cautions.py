@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from lightning_ubs.report.method import clean
 from lightning_ubs.report.results import Results, Run
+from lightning_ubs.report.verdict import DEFAULT_MARGIN
 from lightning_ubs.report.words import count_of, join, runs_of
 
 _MOST_NAMED = 5
 #: Fewer pairs of runs, or fewer validation samples, are warned of.
 MIN_PAIRS = 5
 MIN_VALIDATION = 200
+_EARLIER = 0.9
 # What a run says of itself and is said above once for all runs, with their number.
 _SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as published")
 
@@ -44,7 +48,7 @@ def find_cautions(results: Results) -> list[str]:
         for sentence in run.record.warnings
         if not any(phrase in sentence for phrase in _SAID_ABOVE)
     )
-    found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in own.items()]
+    found += [f"{sentence} ({runs_of(count, len(results.runs))})" for sentence, count in sorted(own.items())]
     return found
 
 
@@ -91,7 +95,7 @@ def _best_in_warm_up(results: Results) -> Iterator[str]:
 
 
 def _not_converged(results: Results) -> Iterator[str]:
-    named = _settings_with(results, _best_is_last)
+    named = _settings_with(results, _still_improves)
     if named:
         yield (
             f"Not converged: more steps would help more than selection. The best epoch is the last in {named}. Train "
@@ -103,7 +107,7 @@ def _defective(results: Results) -> Iterator[str]:
     from lightning_ubs.data import catalog
     from lightning_ubs.errors import DataError
 
-    for data in results.datasets:
+    for data in sorted(results.datasets):
         try:
             defects = catalog.entry(data.split(" ")[0]).defects
         except DataError:  # a user's own dataset
@@ -157,7 +161,7 @@ def _metrics(results: Results) -> Iterator[str]:
         )
     monitors = Counter((run.record.monitor, run.record.mode) for run in results.runs)
     if len(monitors) > 1:
-        kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in monitors.items())
+        kinds = ", ".join(f"{name} {mode} ({count} runs)" for (name, mode), count in sorted(monitors.items()))
         yield f"The best epoch was chosen in different ways: {kinds}. Run everything again with one monitor."
 
 
@@ -183,9 +187,20 @@ def _best_before_selection(run: Run) -> bool:
     return first is not None and best is not None and best < first
 
 
-def _best_is_last(run: Run) -> bool:
-    epochs = run.record.curves.get("epoch", ())
-    return len(epochs) > 1 and run.record.best_epoch == epochs[-1]
+def _still_improves(run: Run) -> bool:
+    """Whether the best epoch is the last, unless the curve is level there.
+
+    It is level where the last tenth of the epochs brought no more than the usual margin: the best of many epochs that
+    chance made equal is the last now and then.
+    """
+    epochs = run.curves.get("epoch", np.zeros(0))
+    if epochs.size < 2 or run.record.best_epoch != epochs[-1]:
+        return False
+    scores = np.nan_to_num(run.scores, nan=-np.inf)
+    before = scores[: max(1, int(_EARLIER * scores.size))]
+    if scores.size != epochs.size or scores.argmax() != scores.size - 1:
+        return True
+    return bool(before.max() < scores[-1] - DEFAULT_MARGIN)
 
 
 def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
@@ -196,7 +211,7 @@ def _settings_with(results: Results, holds: Callable[[Run], bool]) -> str:
         hits[run.data, run.model] += holds(run)
     named = [
         f"{runs_of(hits[setting], total[setting])} of {', '.join(setting)}"
-        for setting, _ in hits.most_common()
+        for setting in sorted(hits, key=lambda one: (-hits[one], one))
         if hits[setting]
     ]
     return join(named, _MOST_NAMED) if named else ""

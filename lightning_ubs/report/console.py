@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from lightning_ubs.report.contents import Contents
 from lightning_ubs.report.training_cost import Speed
-from lightning_ubs.report.verdict import Answer, Verdict, no_verdict, phrase
+from lightning_ubs.report.verdict import Answer, Verdict, no_verdict, phrase, would_show
 from lightning_ubs.report.words import join, plain, signed
 
 MOST_LINES = 12
 SIGN = "A difference is positive where the method named first is ahead, also in losses."
 _MOST_SINGLE = 4
+_MOST_DECIDED = 6
 _MOST_NAMED = 4
 
 
@@ -67,7 +68,7 @@ def _grouped(verdicts: Sequence[Verdict]) -> list[_Line]:
         groups.setdefault((verdict.answer, verdict.theirs, verdict.scope), []).append(verdict)
     decided = [one for (answer, _, _), group in groups.items() if answer != "undecided" for one in group]
     lines = []
-    if len(decided) <= _MOST_SINGLE:
+    if len(decided) <= _MOST_DECIDED:
         for verdict in decided:
             notes = (*verdict.unscored_sentences, *verdict.control_sentences)
             lines += [_Line(verdict.told, 0), *(_Line(f"  {text}", 1, "note") for text in notes)]
@@ -75,7 +76,7 @@ def _grouped(verdicts: Sequence[Verdict]) -> list[_Line]:
     for (answer, theirs, where), group in groups.items():
         one, names = group[0], [verdict.ours for verdict in group]
         gains = sorted(verdict.interval.mean for verdict in group)
-        values = signed(gains[0]) if len(gains) == 1 else f"{signed(gains[0])} to {signed(gains[-1])}"
+        values = signed(gains[0]) if len(gains) == 1 else f"differences {signed(gains[0])} to {signed(gains[-1])}"
         lines.append(
             _Line(
                 f"{phrase(names, [theirs], answer, one.margin)} in {one.primary.metric.title}: {values} {where}; "
@@ -102,7 +103,8 @@ def _power(verdicts: Sequence[Verdict]) -> list[str]:
         text = f"With {counted} a difference below {bounds} would mostly be missed"
         largest = max(group, key=lambda verdict: abs(verdict.interval.mean))
         if largest.needed:
-            text += f"; about {largest.needed} would show the {plain(abs(largest.interval.mean))} of {largest.ours}"
+            what = f"the {plain(abs(largest.interval.mean))} of {largest.ours}"
+            text += f"; {would_show(largest.primary.evidence, largest.needed, what)}"
         found.append(f"{text}.")
     return found
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_ubs.report.cautions import find_cautions
+from lightning_ubs.report.label_tables import LabelBlock, find_label_blocks
 from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units
@@ -36,20 +37,32 @@ class Contents:
         margin: Differences that do not matter; None: `lightning_ubs.report.verdict.DEFAULT_MARGIN`.
         title: Heading of the page.
         paper: CSV of printed tables to show beside ours.
+        command: What was typed to get here.
     """
 
     def __init__(
-        self, results: Results, margin: float | None = None, title: str = TITLE, paper: Path | None = None
+        self,
+        results: Results,
+        margin: float | None = None,
+        title: str = TITLE,
+        paper: Path | None = None,
+        command: str = "",
     ) -> None:
         self.results = results
         self.margin = margin_of(results, margin)
         self.title = title
+        self.command = command
         self._paper = paper
 
     @cached_property
     def tables(self) -> list[Table]:
         """One table per metric."""
         return build_tables(self.results)
+
+    @cached_property
+    def labels(self) -> list[LabelBlock]:
+        """Rare and frequent labels, decisions and probabilities, by data and model."""
+        return find_label_blocks(self.results)
 
     @cached_property
     def tests(self) -> list[Significance]:
@@ -69,8 +82,8 @@ class Contents:
 
     @cached_property
     def savings(self) -> Savings | None:
-        """What cheaper trainings do."""
-        return find_savings(self.results, self.margin)
+        """What cheaper trainings do; None where plain shuffling had one budget, so that nothing can be told."""
+        return find_savings(self.results, self.margin) if self.results.several_budgets else None
 
     @cached_property
     def cautions(self) -> list[str]:

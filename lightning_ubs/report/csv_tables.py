@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lightning_ubs.report.label_tables import COLUMNS, LabelBlock
 from lightning_ubs.report.paper import PaperCell
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance
@@ -113,6 +114,18 @@ def speed_csv(speeds: Sequence[Speed]) -> str:
             for speed in speeds
         ),
     )  # fmt: skip
+
+
+def labels_csv(blocks: Sequence[LabelBlock]) -> str:
+    """Average precision and draws by label frequency, decisions and probabilities."""
+    return _csv(
+        ("data", "model", "method", "runs", *COLUMNS),
+        (
+            (block.data, block.model, row.method.label, row.runs, *(_number(row.values[name]) for name in COLUMNS))
+            for block in blocks
+            for row in block.rows
+        ),
+    )
 
 
 def samples_csv(found: Sequence[Extremes]) -> str:

@@ -17,6 +17,7 @@ from lightning_ubs.report.figures.curves import DRIFT, LOSS, VALIDATION
 from lightning_ubs.report.figures.data_map import DATA_MAP
 from lightning_ubs.report.figures.forest import gain_plot
 from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs.report.figures.label_draws import LABEL_DRAWS
 from lightning_ubs.report.figures.rendering import for_page, to_png, to_svg
 from lightning_ubs.report.figures.saving import SAVING
 from lightning_ubs.report.figures.sensitivity import GRID_S0_T, LAMBDA
@@ -27,7 +28,7 @@ from lightning_ubs.report.method import method_looks
 from lightning_ubs.report.progress import show_progress
 
 KINDS: tuple[FigureKind, ...] = (
-    SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP,
+    SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP, LABEL_DRAWS,
 )  # fmt: skip
 
 
@@ -66,8 +67,10 @@ def render_gallery(report: Contents, folder: Path, formats: Sequence[str]) -> Ga
     if {"svg", "png"} & set(formats):
         folder.mkdir(parents=True, exist_ok=True)
     colors = {method.label: look.color for method, look in method_looks(report.results.methods).items()}
-    gains = [gain_plot(report.verdicts, colors)] if report.verdicts else []
-    ranked = [test.ranks for test in report.tests if test.ranks is not None and not report.results.swept]
+    # The page draws the gains itself, to fit any width; the figure is for papers.
+    gains = [gain_plot(report.verdicts, colors)] if report.verdicts and {"svg", "png"} & set(formats) else []
+    shown = report.results.ranked and not report.results.swept
+    ranked = [test.ranks for test in report.tests if test.ranks is not None and shown]
     diagrams = [rank_plot(test, colors) for test in ranked]
     material = Material(report.results, report.traced)
     sections = [(kind, list(kind.plots(material))) for kind in KINDS]

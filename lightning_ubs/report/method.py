@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_ubs.experiment.record import RunRecord
-from lightning_ubs.methods import Look, find_method, looks, method_order
+from lightning_ubs.methods import BASELINE, Look, find_method, looks, method_order
 
 Identity = tuple[str, str, str, str]
 _MODELS = ("mlp", "mpvae", "clif", "dela")
+_PLAIN_LOSSES = ("bce", "plain", "default", "baseline", "unweighted")
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,23 @@ def losses_of(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     pairs = set(split.values())
     if len(pairs) < len({common for common, _ in pairs}) * len({loss for _, loss in pairs}):
         split = {name: ("", name) for name in own}  # words with "=" are part of the names
-    every = ", ".join(dict.fromkeys(loss for _, loss in split.values()))
+    every = ", ".join(loss_order(loss for _, loss in split.values()))
     parts |= {name: (f"{every} {common}".rstrip(), loss) for name, (common, loss) in split.items()}
     several: dict[str, set[str]] = defaultdict(set)
     for common, loss in parts.values():
         several[common].add(loss)
     return {name: parts[name] if len(several[parts[name][0]]) > 1 else (name, "") for name in names}
+
+
+def loss_order(losses: Iterable[str]) -> list[str]:
+    """The losses, each once, the one first that others are compared with: a plain one, else the first by name.
+
+    The order of runs decides nothing, for runs end in any order.
+
+    >>> loss_order(["focal", "weighted", "BCE", "focal"]), loss_order(["weighted", "asymmetric"])
+    (['BCE', 'focal', 'weighted'], ['asymmetric', 'weighted'])
+    """
+    return sorted(set(losses), key=lambda one: (not one, one.lower() not in _PLAIN_LOSSES, one.lower(), one))
 
 
 def _known_loss(name: str) -> tuple[str, str]:
@@ -129,7 +141,8 @@ def ordered(methods: Sequence[Method], losses: Sequence[str] = ()) -> list[Metho
 def main_methods(methods: Sequence[Method], runs: Counter[Method]) -> list[Method]:
     """One method per selection: the plain one with the first loss, else the one with most runs.
 
-    The full method of an ablation (A) stands for its selection where nothing else does.
+    The full method of an ablation (A) stands for its selection where nothing else does. Of several kinds of plain
+    shuffling it is the one without further settings, such as shorter epochs.
     """
     main = []
     for selection in dict.fromkeys(method.key for method in methods):
@@ -137,7 +150,7 @@ def main_methods(methods: Sequence[Method], runs: Counter[Method]) -> list[Metho
         own = [method for method in own if method.loss == own[0].loss]
         usable = [method for method in own if not method.variant] or [one for one in own if one.variant == "A"]
         if usable:
-            main.append(max(usable, key=lambda method: (not _swept(method), runs[method])))
+            main.append(max(usable, key=lambda method: (-_changed(method), not _swept(method), runs[method])))
     return main
 
 
@@ -155,6 +168,12 @@ def method_looks(methods: Sequence[Method]) -> dict[Method, Look]:
 def clean(text: str) -> str:
     """Text without control characters, which neither XML nor a terminal can hold."""
     return re.sub(r"[\x00-\x1f\x7f]", "�", text)
+
+
+def _changed(method: Method) -> int:
+    """How many settings of plain shuffling are not the usual ones; 0 for any other method."""
+    names = ("epoch_size", "fill_last", "unbiased") if method.key == BASELINE else ()
+    return sum(bool(method.values.get(name)) for name in names)
 
 
 def _swept(method: Method) -> bool:

@@ -51,6 +51,33 @@ class Report(Contents):
             checked_margin(margin)
         return cls(checked_results(records, store, monitor=monitor), margin)
 
+    @classmethod
+    def of_folder(
+        cls,
+        results: str | os.PathLike[str],
+        paper: str | os.PathLike[str] | None = None,
+        title: str = TITLE,
+        metrics: str | Sequence[str] | None = None,
+        margin: float | None = None,
+        monitor: str | None = None,
+        command: str = "",
+    ) -> Report:
+        """The report of a results folder; arguments as for `build_report`.
+
+        Raises:
+            ReportError: If there is nothing to report.
+        """
+        checked_margin(margin)
+        metrics = [metrics] if isinstance(metrics, str) else metrics
+        found = load_results(Path(results), metrics, monitor)
+        return cls(found, margin, title, Path(paper) if paper is not None else None, command)
+
+    def about(self, records: Sequence[RunRecord]) -> Report:
+        """The report of these runs: this one if it is about no others, so that nothing is computed twice."""
+        own = [*(run.record for run in self.results.runs), *self.results.failed]
+        same = {(one.key, one.label) for one in own} == {(one.key, one.label) for one in records}
+        return self if same else Report.of(records, self.results.monitor, self.margin)
+
     @cached_property
     def summary(self) -> str:
         """The answer for a terminal, in at most twelve lines."""
@@ -99,6 +126,7 @@ class Report(Contents):
             "verdict.csv": csv_tables.verdict_csv(self.verdicts),
             "verdict.tex": latex_tables.verdict_latex(self.verdicts),
             "speed.csv": csv_tables.speed_csv(self.speeds),
+            "labels.csv": csv_tables.labels_csv(self.labels),
             "samples.csv": csv_tables.samples_csv(self.samples),
             "failed.csv": csv_tables.failed_csv(self.results),
         }
@@ -132,6 +160,7 @@ def build_report(
     formats: str | Sequence[str] = DEFAULT_FORMATS,
     metrics: str | Sequence[str] | None = None,
     margin: float | None = None,
+    command: str = "",
 ) -> Path:
     """Write the report of a results folder.
 
@@ -145,6 +174,7 @@ def build_report(
         metrics: Which to show, such as ``["macro_auc", "one_error"]``; default: the paper's three and macro average
             precision of the built-in models, and every metric of your own.
         margin: Differences that do not matter: up to it two methods count as equal, and a cheaper training as no worse.
+        command: What was typed to get here, for the page.
 
     Returns:
         The path of ``index.html``, or the output folder if ``html`` is not among the formats.
@@ -153,11 +183,8 @@ def build_report(
         ReportError: If there is nothing to report or it cannot be written; the message says what to do.
     """
     formats = checked_formats(formats)
-    checked_margin(margin)
-    metrics = [metrics] if isinstance(metrics, str) else metrics
-    folder = Path(output) if output is not None else Path(results) / "report"
-    found = load_results(Path(results), metrics)
-    return Report(found, margin, title, Path(paper) if paper is not None else None).write(folder, formats)
+    report = Report.of_folder(results, paper, title, metrics, margin, command=command)
+    return report.write(output or Path(results) / "report", formats)
 
 
 def checked_formats(formats: str | Sequence[str]) -> list[str]:

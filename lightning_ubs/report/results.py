@@ -20,11 +20,13 @@ from lightning_ubs.report.method import (
     clean,
     distinct_methods,
     identity_of,
+    loss_order,
     losses_of,
     main_methods,
     ordered,
 )
 from lightning_ubs.report.metric import Metric, recorded_metrics
+from lightning_ubs.report.statistics import MIN_DATASETS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[int, int]
@@ -92,7 +94,7 @@ class Results:
         metrics: Sequence[str] | None = None,
         monitor: str | None = None,
     ) -> None:
-        self.store = store
+        self.store, self.monitor = store, monitor
         finished = {record.key: record for record in records if record.finished}
         self.failed = list({record.key: record for record in records if record.key not in finished}.values())
         done = list(finished.values())
@@ -103,7 +105,7 @@ class Results:
             for record in done
         ]
         self.metrics: Sequence[Metric] = recorded_metrics(done, metrics, monitor)
-        self.losses = list(dict.fromkeys(loss for _, loss in losses.values()))
+        self.losses = loss_order(loss for _, loss in losses.values())
         self.methods = ordered(list(dict.fromkeys(run.method for run in self.runs)), self.losses)
         self.datasets = list(dict.fromkeys(run.data for run in self.runs))
         self.models = list(dict.fromkeys(run.model for run in self.runs))
@@ -112,7 +114,7 @@ class Results:
         for run in self.runs:
             cell = self._cells[run.method, run.data, run.model]
             self.repeated += run.unit in cell
-            cell[run.unit] = run
+            cell[run.unit] = max(cell.get(run.unit, run), run, key=_started)
         self._counts = Counter(run.method for run in self.runs)
         self.main = main_methods(self.methods, self._counts)
         # A table holds every setting of a sweep; a figure with a line for each of many would be unreadable.
@@ -148,6 +150,17 @@ class Results:
         return list(dict.fromkeys((run.data, run.model) for run in self.runs))
 
     @property
+    def ranked(self) -> bool:
+        """Whether there are enough datasets for ranks, Friedman's test and critical differences."""
+        return len({run.dataset for run in self.runs}) >= MIN_DATASETS
+
+    @property
+    def several_budgets(self) -> bool:
+        """Whether plain shuffling was trained with several budgets, without which no saving can be shown."""
+        plain = [run for run in self.runs if run.method.key == BASELINE]
+        return len({(run.record.max_epochs, str(run.method.values.get("epoch_size"))) for run in plain}) > 1
+
+    @property
     def swept(self) -> bool:
         """Whether only settings of one method are compared."""
         return all(method.is_setting_of(self.methods[0]) for method in self.methods)
@@ -158,8 +171,8 @@ class Results:
 
         Without Random, the paper's method is compared with every other one. Settings of a method (a sweep) are not
         compared with each other, and a control that emphasizes nothing is compared with the method it belongs to.
-        A grid of losses is read both ways: each method with the first loss, if the metric is the same for all losses;
-        and with Random of the same loss.
+        A grid of losses is read both ways: each method with the first loss (see `loss_order`), if the metric is the
+        same for all losses; and with Random of the same loss.
         """
         ours, found = self.reference, []
         for method in self.methods:
@@ -198,7 +211,7 @@ class Results:
         return own[0] if own and method.variant not in ("", "A") else None
 
 
-def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
+def load_results(folder: Path, metrics: Sequence[str] | None = None, monitor: str | None = None) -> Results:
     """Read and check a results folder."""
     store = ResultsStore(folder)
     try:
@@ -210,7 +223,7 @@ def load_results(folder: Path, metrics: Sequence[str] | None = None) -> Results:
             f"there are no results in {str(folder)!r}; run `lightning-ubs compare` first, or give the folder that "
             "holds runs.jsonl or runs.jsonl.xz."
         )
-    return checked_results(records, store, metrics)
+    return checked_results(records, store, metrics, monitor)
 
 
 def checked_results(
@@ -220,8 +233,10 @@ def checked_results(
     monitor: str | None = None,
 ) -> Results:
     """The results of these records, if any of them finished and measured something."""
+    if not records:
+        raise ReportError("there are no runs to compare; run `lightning-ubs compare` first.")
     if not any(record.finished for record in records):
-        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1] if records else "no run"
+        last = (str(records[-1].error or "no message").strip().splitlines() or [""])[-1]
         raise ReportError(
             f"none of the {len(records)} runs finished; the last failed with: {last.rstrip('.')}. Correct that and run "
             "the comparison again."
@@ -274,6 +289,11 @@ def _splits(records: Sequence[RunRecord]) -> dict[str, str]:
         names = {root: str(number) for number, root in enumerate(dict.fromkeys(_root(joined, one) for one in joined))}
         found |= {record.key: names[_root(joined, ("unit", record.fold, record.seed))] for record in group}
     return found
+
+
+def _started(run: Run) -> tuple[str, int, str]:
+    """What tells the last of several runs of one cell and unit, whatever the order in which they were written."""
+    return run.record.started, run.record.max_epochs or 0, run.key
 
 
 def _root(joined: dict[Hashable, Hashable], one: Hashable) -> Hashable:

@@ -135,18 +135,29 @@ def paired_interval(differences: ArrayLike, confidence: float = 0.95) -> Interva
 
 
 def resolution(values: ArrayLike, finest: int = 1000) -> float:
-    """The step between values that are all multiples of 1/k, such as accuracies of k samples; 0 if there is none.
+    """The step of which all values are multiples, such as 1/k for accuracies of k samples; 0 if there is none.
 
-    Equal values of such a metric say little: two methods may differ by a good part of a step.
+    Equal values of such a metric say little: two methods may differ by a good part of a step. It is the greatest
+    common divisor, from a thousandth to a tenth of the largest value: a larger one is that of few values.
 
-    >>> resolution([0.82, 0.84, 0.9]), resolution([0.8231, 0.84702, 0.90003])
-    (0.02, 0.0)
+    >>> round(resolution([0.82, 0.84, 0.9]), 6), resolution([0.8231, 0.84702, 0.90003]), resolution([1.0, 1.0])
+    (0.02, 0.0, 0.1)
     """
-    found = np.unique(np.asarray(values, dtype=float))
-    steps = np.arange(1, finest + 1)
-    products = np.outer(steps, found)
-    hits = np.flatnonzero((np.abs(products - np.round(products)) < 1e-4).all(axis=1))
-    return float(1 / steps[hits[0]]) if hits.size else 0.0
+    found = np.unique(np.abs(np.asarray(values, dtype=float)))
+    found = found[np.isfinite(found) & (found > 0)]
+    if not found.size:
+        return 0.0
+    largest = float(found[-1])
+    # Euclid's algorithm; a remainder of almost nothing, or of almost the divisor, is one of rounding.
+    step, noise = largest, 1e-5 * largest
+    for value in found:
+        other = float(value)
+        while other > noise:
+            step, other = other, step - other * round(step / other)
+            other = abs(other)
+        if step < largest / finest:
+            return 0.0
+    return min(step, largest / 10)
 
 
 Kind = Literal["datasets", "splits", "seeds"]
@@ -157,6 +168,7 @@ MIN_UNITS = 3
 #: the size of the test set over that of the training set; a third lies between its values for four folds and for three.
 UNSEEN = 1 / 3
 POWER = 0.8
+_MOST_NEEDED = 1e8
 
 
 @dataclass(frozen=True)
@@ -229,9 +241,14 @@ class Evidence:
         return int(self.values.size)
 
     @property
+    def noun(self) -> str:
+        """What they are called where they are counted: runs, if each is one."""
+        return "runs" if self.kind != "datasets" and self.units == self.pairs else self.kind
+
+    @property
     def counted(self) -> str:
-        """How many there are, in words: datasets or runs."""
-        return f"{self.units} {'datasets' if self.kind == 'datasets' else 'runs'}"
+        """How many there are, in words."""
+        return f"{self.units} {self.noun}"
 
     @property
     def mean(self) -> float:
@@ -286,21 +303,26 @@ class Evidence:
         return t_quantile(0.5 + confidence / 2, self.units - 1) * self.error() if self.units > 1 else math.nan
 
     def needed(self, difference: float, confidence: float = 0.95) -> int | None:
-        """Units of which four in five comparisons would show this difference; None if unknown.
+        """Units of which four in five comparisons would show this difference; None if no number of them would.
+
+        Where all runs lie on one or two splits, these are units with a split of their own. Splits of the same two to
+        four datasets bring a comparison no closer to other datasets, so there is a difference that they never show.
 
         >>> Evidence(np.array([0.0, 1.0, 2.0, 3.0]), "splits").needed(1.0)
         16
         """
         if self.units < 2 or difference == 0 or not self.spread > 0:
             return None
-        unseen = UNSEEN * max(self.spread, self.pair_spread) ** 2 if self.kind == "seeds" else 0.0
-        size = math.sqrt(self.spread**2 + unseen) / abs(difference)
-        if size > 1e4:
-            return None
+        unseen = UNSEEN * max(self.spread, self.pair_spread) ** 2
+        each = self.spread**2 + (unseen if self.kind == "seeds" else 0.0)
+        floor = unseen / self.groups if self.groups and self.kind != "seeds" else 0.0
         count, level = 10 * MIN_UNITS, 0.5 + confidence / 2
         for _ in range(20):  # the quantiles depend on the count, which settles at once
             factor = t_quantile(level, count - 1) + t_quantile(POWER, count - 1)
-            new = max(MIN_UNITS, math.ceil(factor**2 * size**2))
+            left = (difference / factor) ** 2 - floor
+            if left * _MOST_NEEDED < each:
+                return None
+            new = max(MIN_UNITS, math.ceil(each / left))
             if new == count:
                 break
             count = new

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Array, Results, Unit
+from lightning_ubs.report.results import Array, Results, Unit, dataset_of
 from lightning_ubs.report.statistics import competition_ranks
 
 Row = Sequence["Cell | None"]
@@ -81,21 +82,26 @@ def ranked_columns(present: Sequence[Sequence[bool]]) -> list[int]:
 
 
 def make_block(model: str, rows: Mapping[str, Row], metric: Metric, notes: Sequence[str] = ()) -> Block:
-    """Rank every row that has all ranked columns, and average the ranks over them."""
+    """Rank every row that has all ranked columns, and average the ranks over datasets.
+
+    A dataset counts once, whether in its repaired form too or with several swept values.
+    """
     columns = ranked_columns([[cell is not None for cell in row] for row in rows.values()])
     ranked: dict[str, Row] = {}
-    ranks: list[list[int]] = []
+    ranks: dict[str, list[list[int]]] = defaultdict(list)
     for name, row in rows.items():
         cells = [cell for index in columns if (cell := row[index]) is not None]
         ranked[name] = row
         if metric.higher_is_better is None or len(cells) < max(2, len(columns)):
             continue
-        ranks.append(competition_ranks([cell.value for cell in cells], metric.higher_is_better))
-        new = dict(zip(columns, (replace(c, rank=r) for c, r in zip(cells, ranks[-1], strict=True)), strict=True))
+        own = competition_ranks([cell.value for cell in cells], metric.higher_is_better)
+        ranks[dataset_of(name)].append(own)
+        new = dict(zip(columns, (replace(c, rank=r) for c, r in zip(cells, own, strict=True)), strict=True))
         ranked[name] = [new.get(index, cell) for index, cell in enumerate(row)]
     if not ranks:
         return Block(model, ranked, columns, None, tuple(notes))
-    means = dict(zip(columns, np.mean(ranks, axis=0).tolist(), strict=True))
+    by_dataset = [np.mean(rows, axis=0) for rows in ranks.values()]
+    means = dict(zip(columns, np.mean(by_dataset, axis=0).tolist(), strict=True))
     width = len(next(iter(rows.values())))
     return Block(model, ranked, columns, [means.get(index) for index in range(width)], tuple(notes))
 

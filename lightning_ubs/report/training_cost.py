@@ -17,9 +17,9 @@ import numpy as np
 from lightning_ubs.methods import BASELINE
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.results import Results, Run, plain_model
-from lightning_ubs.report.statistics import Difference, Evidence, holm
+from lightning_ubs.report.statistics import Difference, Evidence, holm, resolution
 from lightning_ubs.report.verdict import bounds_text, interval_text, margin_of
-from lightning_ubs.report.words import signed
+from lightning_ubs.report.words import count_of, signed
 
 Setting = tuple[str, str]
 Place = tuple[str, str, int, int]
@@ -246,7 +246,7 @@ class Savings:
         return (
             f"{one.method} saves training: {self._what(one)} with {one.cost:.2f} × the samples{seconds}; "
             f"{self.metric} {interval_text(one.gain.interval())}, within {self.margin:g} of {self._best()}"
-            f"{self._ahead(one)}; corrected for {len(self.found)} trainings (p = {one.p:.3f})."
+            f"{self._ahead(one)}; corrected for {count_of(len(self.found), 'training')} (p = {one.p:.3f})."
         )
 
     def _not_shown(self, one: Saving) -> str:
@@ -284,7 +284,7 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
     mine = {budget: own for (method, budget), own in plain.items() if method == base}
     if base is None or not mine or results.primary.higher_is_better is None:
         return None
-    budget = max(mine, key=lambda one: results.primary.sign * _mean(results, mine[one].values()))
+    budget = max(mine, key=lambda one: (results.primary.sign * _mean(results, mine[one].values()), one))
     best = mine[budget]
     costs = {trained: _cost(own, best) for trained, own in runs.items()}
     cheapest = _cheapest(results, plain, (base, budget), costs, margin)
@@ -300,7 +300,7 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
         control_gain = None if control is None else _evidence(results, own, plain[control])
         ahead = 1.0 if control_gain is None else control_gain.p_above(0.0)
         tried.append((trained, gain, control, control_gain, max(gain.p_above(-margin), ahead)))
-    adjusted = holm([one[-1] for one in tried])
+    adjusted, labels = holm([one[-1] for one in tried]), [method.label for method in results.methods]
     found = [
         Saving(
             trained[0].label,
@@ -323,7 +323,7 @@ def find_savings(results: Results, margin: float | None = None) -> Savings | Non
         _name(cheapest),
         costs[cheapest],
         lengths,
-        sorted(found, key=lambda one: one.cost),
+        sorted(found, key=lambda one: (one.cost, labels.index(one.method), one.budget)),
     )
 
 
@@ -413,7 +413,7 @@ def _lengths(base: Method, runs: Iterable[Run]) -> list[Length]:
     for run in runs:
         if run.record.best_epoch is not None and run.record.max_epochs:
             best[run.data, run.record.max_epochs].append(run.record.best_epoch + 1)
-    return [Length(base.label, data, budget, sorted(epochs)) for (data, budget), epochs in best.items()]
+    return [Length(base.label, data, budget, sorted(epochs)) for (data, budget), epochs in sorted(best.items())]
 
 
 def _both(mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> list[tuple[Run, Run]]:
@@ -421,11 +421,12 @@ def _both(mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> list[tuple[
 
 
 def _evidence(results: Results, mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> Evidence:
-    key, sign = results.primary.key, results.primary.sign
-    return Evidence.of(
+    key, sign, pairs = results.primary.key, results.primary.sign, _both(mine, theirs)
+    differences = [
         Difference(run.dataset, run.split, run.unit[1], sign * (run.metrics[key] - other.metrics[key]), run.setting)
-        for run, other in _both(mine, theirs)
-    )
+        for run, other in pairs
+    ]
+    return Evidence.of(differences, resolution([run.metrics[key] for pair in pairs for run in pair]))
 
 
 def _cost(mine: Mapping[Place, Run], theirs: Mapping[Place, Run]) -> float:
@@ -456,8 +457,8 @@ def _by_budget(results: Results) -> dict[Trained, dict[Place, Run]]:
     """The runs that measured the first metric, by method and budget and, within, by data, model, fold and seed."""
     found: dict[Trained, dict[Place, Run]] = defaultdict(dict)
     for run in results.runs:
-        if run.method.loss != results.losses[0]:
-            continue  # another loss is no saving
+        if run.method.loss not in ("", results.losses[0]) or results.control_of(run.method) is not None:
+            continue  # another loss is no saving, nor is a control
         if run.record.max_epochs is not None and math.isfinite(run.metrics.get(results.primary.key, math.nan)):
             found[run.method, run.record.max_epochs][run.data, plain_model(run), *run.unit] = run
     return found

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.statistics import (
     MIN_DATASETS,
     MIN_UNITS,
+    UNSEEN,
     Difference,
     Evidence,
     Interval,
@@ -38,7 +40,7 @@ ANSWERS: tuple[Answer, ...] = ("better", "worse", "equal", "undecided")
 DEFAULT_MARGIN = 0.001
 USUAL_UNITS = 10
 _ALPHA = 0.05
-_MOST_NAMED = 6
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,15 @@ class Gain:
         evidence: The differences by unit of evidence.
         interval: 95 % interval of their mean, as if this were the only comparison.
         datasets: Mean gain in each dataset.
+        overlap: Test samples over training samples of a split, which the more cautious interval allows for; 0 where
+            units are not splits of one dataset.
     """
 
     metric: Metric
     evidence: Evidence
     interval: Interval
     datasets: Mapping[str, float]
+    overlap: float = 0.0
 
     @property
     def positive(self) -> int:
@@ -177,9 +182,11 @@ class Verdict:
     @property
     def power_sentences(self) -> list[str]:
         """Where undecided: which differences would be missed, and how much more it would take."""
+        evidence = self.primary.evidence
+        if self.answer == "equal" and not evidence.values.any():
+            return [f"The scores of all {evidence.counted} are the same to the last digit: was anything selected?"]
         if self.answer != "undecided" or self.unscored_sentences:
             return []
-        evidence = self.primary.evidence
         if evidence.units < MIN_UNITS:
             return [
                 f"Fewer than {MIN_UNITS} units of evidence allow no answer; {USUAL_UNITS} seeds, each with its own "
@@ -187,14 +194,15 @@ class Verdict:
             ]
         text = f"With {evidence.counted} a difference below {plain(self.missed)} would mostly be missed"
         if self.needed is not None:
-            noun = evidence.counted.partition(" ")[2]
-            text += f"; about {self.needed} {noun} would show {plain(abs(evidence.mean))}"
+            text += f"; {would_show(evidence, self.needed, plain(abs(evidence.mean)))}"
+        elif evidence.groups and evidence.kind != "seeds":
+            text += f"; no number of {evidence.noun} on these datasets would show {plain(abs(evidence.mean))}"
         return [f"{text}."]
 
     @property
     def cautious_sentences(self) -> list[str]:
         """The interval that allows for training sets that overlap."""
-        overlap = overlap_of(self.primary.evidence)
+        overlap = self.primary.overlap
         if not overlap or not math.isfinite(self.interval.low):
             return []
         cautious = self.primary.evidence.interval(self._confidence, overlap)
@@ -217,8 +225,7 @@ class Verdict:
                 f"{self.theirs}): at most half of the gain is due to which samples are emphasized."
             ]
         return [
-            f"Whether the same P on random samples does as well is undecided: the difference is "
-            f"{interval_text(ahead.interval)}."
+            f"What the same P on random samples does is undecided: the difference is {interval_text(ahead.interval)}."
         ]
 
     @property
@@ -254,7 +261,7 @@ def judge(results: Results, margin: float | None = None) -> list[Verdict]:
                 len(found),
                 divisor,
                 margin,
-                list(dict.fromkeys(run.data for run, _ in pairs)),
+                sorted({run.data for run, _ in pairs}),
                 None if control is None else gain_of(results.pairs(ours, control), primary.metric),
                 None if control is None else gain_of(results.pairs(control, theirs), primary.metric),
                 (_unscored(results, ours, theirs), _unscored(results, theirs, ours)),
@@ -281,7 +288,8 @@ def gain_of(pairs: Sequence[tuple[Run, Run]], metric: Metric) -> Gain | None:
         return None
     evidence = Evidence.of(differences, resolution(values))
     means = {data: float(np.mean(values)) for data, values in by_data.items()}
-    return Gain(metric, evidence, evidence.interval(), means)
+    folds = len({run.unit[0] for run, _ in pairs})
+    return Gain(metric, evidence, evidence.interval(), means, overlap_of(evidence, folds))
 
 
 def _unscored(results: Results, ours: Method, theirs: Method) -> int:
@@ -318,6 +326,11 @@ def no_verdict(results: Results) -> str:
             "with mode=max or mode=min."
         )
     names = join([method.label for method in results.methods], _MOST_NAMED)
+    if results.comparisons:
+        return (
+            f"There is no verdict: no two runs of {names} have a number for {results.primary.title} that can be "
+            "compared. Log one in each, as test_NAME in test_step."
+        )
     return (
         f"There is no verdict: the runs of {names} hold no two methods to compare on the same data, model, fold and "
         "seed. Include random and one other method among the selections of `lightning-ubs compare`."
@@ -341,17 +354,19 @@ def phrase(ours: Sequence[str], theirs: Sequence[str], answer: Answer, margin: f
 def scope(evidence: Evidence, places: Sequence[str]) -> str:
     """What the evidence is about, and what it says nothing about.
 
-    >>> scope(Evidence.of([Difference("a", "", seed, 0.1) for seed in range(5)]), ["a"])
-    'over 5 seeds on one split of the data: says nothing about another split; let data take the seed'
+    >>> scope(Evidence.of([Difference("a", "", seed, 0.1) for seed in range(10)]), ["a"])
+    'over 10 seeds on one split of the data: says nothing about another split; let data take the seed'
     """
-    if evidence.kind == "seeds":
-        runs = f"over {count_of(evidence.units, 'seed')}"
-        if evidence.splits == 1:
-            return f"{runs} on one split of the data: says nothing about another split; let data take the seed"
-        return f"{runs} on {evidence.splits} splits of the data: says next to nothing about another split"
-    if evidence.datasets >= MIN_DATASETS:
+    if evidence.kind != "seeds" and evidence.datasets >= MIN_DATASETS:
         return f"over {evidence.units} datasets"
     first = f", a first look: {USUAL_UNITS} are usual" if evidence.units < USUAL_UNITS else ""
+    if evidence.kind == "seeds":
+        where = "one split of the data" if evidence.splits == 1 else f"{evidence.splits} splits of the data"
+        if evidence.datasets > 1:
+            where = f"one split of each of these {evidence.datasets} datasets"
+        little = "nothing" if evidence.splits == evidence.datasets else "next to nothing"
+        seeds = count_of(evidence.units, "seed")
+        return f"over {seeds} on {where}: says {little} about another split; let data take the seed{first}"
     if evidence.datasets == 1:
         return f"over {count_of(evidence.units, 'split')} of {places[0] if places else 'the data'}{first}"
     return f"over {count_of(evidence.splits, 'split')}, on these {evidence.datasets} datasets{first}"
@@ -359,19 +374,37 @@ def scope(evidence: Evidence, places: Sequence[str]) -> str:
 
 def interval_text(interval: Interval) -> str:
     """A mean with its bounds."""
-    return f"{signed(interval.mean)} ({bounds_text(interval)})"
+    return f"{signed(interval.mean, _decimals(interval))} ({bounds_text(interval)})"
 
 
 def bounds_text(interval: Interval) -> str:
     """The bounds of an interval."""
     if not math.isfinite(interval.low):
         return "one pair only, so no interval"
-    return f"95\u00a0% {signed(interval.low)} to {signed(interval.high)}"
+    low, high = (signed(bound, _decimals(interval)) for bound in (interval.low, interval.high))
+    return f"95\u00a0% {low} to {high}"
 
 
-def overlap_of(evidence: Evidence) -> float:
-    """Test samples over training samples, as far as folds tell: k folds hold 1/(k - 1). 0 where it does not matter."""
-    return 1 / (evidence.splits - 1) if evidence.kind == "splits" and evidence.datasets == 1 else 0.0
+def _decimals(interval: Interval) -> int:
+    """Four, or as many as a narrower interval needs, such as that of a loss of small size."""
+    width = interval.high - interval.low
+    return max(4, -math.floor(math.log10(width))) if width > 0 else 4
+
+
+def overlap_of(evidence: Evidence, folds: int) -> float:
+    """Test samples over training samples: k folds hold 1/(k - 1). 0 where units are not splits of one dataset.
+
+    Splits that are no folds do not tell how large their test sets are; a quarter of the samples is taken.
+    """
+    if evidence.kind != "splits" or evidence.datasets > 1:
+        return 0.0
+    return 1 / (folds - 1) if folds > 1 else UNSEEN
+
+
+def would_show(evidence: Evidence, count: int, what: str) -> str:
+    """That so many units would show something; where all runs lie on one or two splits, each needs one of its own."""
+    own = ", each on a split of its own" if evidence.kind == "seeds" else ""
+    return f"about {count} {evidence.noun} would show {what}{own}"
 
 
 def margin_of(results: Results, margin: float | None) -> float:
@@ -392,7 +425,7 @@ def checked_margin(margin: float | None) -> float:
     """
     if margin is None:
         return DEFAULT_MARGIN
-    number = isinstance(margin, int | float) and not isinstance(margin, bool)
+    number = isinstance(margin, Real) and not isinstance(margin, bool)
     if not (number and math.isfinite(margin) and margin > 0):
         raise ReportError(
             f"margin={margin!r} is out of range; give the difference that does not matter, a number above 0 such as "

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def signed(value: float) -> str:
+def signed(value: float, decimals: int = 4) -> str:
     """A difference with its sign and a real minus.
 
     >>> signed(0.01234), signed(-0.5)
     ('+0.0123', '−0.5000')
     """
-    return f"{value:+.4f}".replace("-", "−")
+    return f"{value:+.{decimals}f}".replace("-", "−")
 
 
 def plain(value: float) -> str:

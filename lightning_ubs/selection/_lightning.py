@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.data import _get_dataloader_init_args_and_kwarg
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from lightning_ubs.errors import SelectionError
-from lightning_ubs.selection.plan import SelectionSampler
+from lightning_ubs.selection.loader import SelectionSampler
 
 LoaderKey = str | int
 ProcessLoader = Callable[[Any], Any]
@@ -69,10 +69,13 @@ class LoaderSeam:
         requested = self._found[1].original()
         self._position = 0
         self._chosen = {}
-        for key, take in self._takers.items():
-            position, loader = _find_loader(requested, key)
-            check_rebuildable(loader)
-            self._chosen[position] = take
+        try:
+            for key, take in self._takers.items():
+                position, loader = _find_loader(requested, key)
+                check_rebuildable(loader)
+                self._chosen[position] = take
+        except SelectionError as error:
+            return _Refused(error)
         return requested
 
     def _process_dataloader(self, dataloader: object) -> object:
@@ -81,6 +84,20 @@ class LoaderSeam:
             return dataloader
         position, self._position = self._position, self._position + 1
         return self._chosen[position](dataloader) if position in self._chosen else dataloader
+
+
+class _Refused:
+    """Stands for loaders that are refused, and says so as soon as Lightning looks at it.
+
+    Lightning changes torch's DataLoader while it requests loaders, and leaves it changed where that raises: the next
+    fit of the same process would no longer find the arguments of its loaders.
+    """
+
+    def __init__(self, error: SelectionError) -> None:
+        self._error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
 
 
 class _Found(NamedTuple):
@@ -204,16 +221,18 @@ def callbacks_of(trainer: Trainer) -> list[Any]:
     return callbacks
 
 
-def is_read_by_training(trainer: Trainer, iterator: Any) -> bool:
-    """Whether the training loop itself reads ``iterator``, rather than somebody else."""
+def batch_to_fetch(trainer: Trainer, iterator: Any) -> int | None:
+    """Index of the batch for whose step the training loop reads ``iterator``; None where somebody else reads it.
+
+    The loop may fetch one batch more in advance, to see the end of loaders that do not tell their length.
+    """
     running = getattr(trainer.fit_loop._combined_loader, "_iterator", None)
-    return running is not None and any(one is iterator for one in running.iterators)
-
-
-def batch_to_fetch(trainer: Trainer) -> int:
-    """Index of the batch for whose step the training loop is fetching; it may fetch one more in advance."""
-    ready = int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
-    return ready - 1 if fetches_in_step(trainer) else ready
+    for one in () if running is None else running.iterators:
+        if one is iterator:
+            ready = int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+            in_step = isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
+            return ready - 1 if in_step else ready
+    return None
 
 
 def fetches_in_step(trainer: Trainer) -> bool:

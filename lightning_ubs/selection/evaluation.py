@@ -12,8 +12,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import DataLoader
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_range
+from lightning_ubs._utils.checks import call_repr, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.drawing import epoch_generator
 from lightning_ubs.selection.plan import EpochPlan

@@ -1,21 +1,140 @@
-"""A train loader that stays in step with the Trainer, whoever else reads it."""
+"""The sampler that follows a plan, and the train loader that stays in step with the Trainer, whoever else reads it."""
 
 from __future__ import annotations
 
+import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
 
-from lightning_ubs.selection.plan import EpochPlan, SelectionSampler, world_size
+from lightning_ubs.functional.drawing import epoch_generator
+from lightning_ubs.selection.plan import BatchLayout, EpochPlan, world_size
 
 # Before 3.12, a process hangs that is forked while another thread enters Python (python/cpython#112275), as those of
 # gloo do when a collective ends. One has just ended where reading starts: these seconds let them leave.
 _FORK_MAY_HANG = sys.version_info < (3, 12)
 _REST = 0.01
+
+
+class SeedingId(int):
+    """The first sample id of a batch, which seeds the generators of the worker process that unpickles it.
+
+    So a worker's random numbers depend on the batch alone, not on those that it made before, and a run that resumes in
+    mid-epoch augments as the uninterrupted one.
+    """
+
+    key: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: int, key: tuple[int, ...]) -> SeedingId:
+        """The id ``value`` that seeds from ``key``."""
+        made = cls(value)
+        made.key = key
+        return made
+
+    def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
+        return _seed_worker, (int(self), self.key)
+
+
+def _seed_worker(value: int, key: tuple[int, ...]) -> int:
+    """Seed this process from ``key``, and give ``value`` back."""
+    words = np.random.SeedSequence(key).generate_state(8, np.uint32)
+    torch.manual_seed(int(words[:2].view(np.uint64)[0]) >> 1)
+    random.seed(int(words[2:4].view(np.uint64)[0]))
+    np.random.seed(words[4:])
+    return value
+
+
+PlanSource = Callable[[], tuple[EpochPlan, int]]
+
+
+class SelectionSampler(DistributedSampler[int]):
+    """Yields the ids of a plan, batch after batch.
+
+    The callback puts one into the train loader. It may also be built by hand,
+    ``DataLoader(data, batch_size=64, sampler=SelectionSampler(data))``; the callback then finds it. Without a
+    callback it shuffles, each process taking its share.
+
+    Reading it changes nothing: anyone may iterate it at any time.
+
+    It is a ``DistributedSampler`` by type alone, so that Lightning leaves it as it is: rank and world size are asked
+    for when they are needed, because the process group may not exist yet when a loader is built.
+
+    Args:
+        data_source: the dataset, for its length.
+        seed: of the shuffling without a callback.
+    """
+
+    def __init__(self, data_source: Sized, seed: int = 0) -> None:
+        self.data_source = data_source
+        self.seed = seed
+        self.epoch = 0
+        self._source: PlanSource | None = None
+        self._length = 0
+        self._once: tuple[EpochPlan, int] | None = None
+        self._root: int | None = None
+
+    def bind(self, source: PlanSource, layout: BatchLayout) -> None:
+        """Follow ``source``, which gives a plan and the first batch of it to serve."""
+        self._source = source
+        self._length = layout.num_batches * layout.batch_size
+
+    def follow_once(self, plan: EpochPlan, first_batch: int, root: int | None = None) -> None:
+        """Let the next reading follow ``plan`` from ``first_batch`` on.
+
+        Args:
+            plan: of an epoch.
+            first_batch: the first one to read.
+            root: seeds the worker processes for each batch; None leaves their generators alone.
+        """
+        self._once = plan, first_batch
+        self._root = root
+
+    def release(self) -> None:
+        """Go back to shuffling."""
+        self._source = self._once = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a callback decides the order."""
+        return self._source is not None
+
+    def __len__(self) -> int:
+        """Room for all batches; constant, because Lightning fixes the epoch's length once."""
+        return self._length if self.is_bound else -(-len(self.data_source) // world_size())
+
+    def __iter__(self) -> Iterator[int]:
+        if self._source is None:
+            yield from self._shuffled()
+            return
+        (plan, first), self._once = self._once or self._source(), None
+        root, self._root = self._root, None
+        for batch in range(first, len(plan)):
+            ids = plan[batch].tolist()
+            yield ids[0] if root is None else SeedingId.of(ids[0], (root, plan.epoch, batch, plan.layout.rank))
+            yield from ids[1:]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epoch of the shuffling without a callback."""
+        self.epoch = epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy follows nobody: what decides the order leads to the whole trainer."""
+        return vars(self) | {"_source": None, "_once": None}
+
+    def _shuffled(self) -> Iterator[int]:
+        order = torch.randperm(len(self.data_source), generator=epoch_generator(self.seed, self.epoch))
+        world = world_size()
+        if world > 1:
+            # The first samples come again where they do not divide evenly, so that no process goes without.
+            order = order[torch.arange(dist.get_rank(), len(self) * world, world) % len(order)]
+        return iter(order.tolist())
 
 
 class Guide(Protocol):
@@ -112,7 +231,7 @@ class _StatefulPlannedLoader(_PlannedLoader):
 class _PlannedIterator(Iterator[Any]):
     """Starts reading when the first batch is asked for, and gives the training loop the batch it stands at.
 
-    Lightning makes the first iterator before it knows where a resumed training stands, and goes on with a left-over
+    Lightning makes the first iterator before it knows where a resumed training stands, and continues with a left-over
     iterator after some tuners. So the position is compared at each batch, and where it differs reading starts anew.
     """
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement
@@ -197,11 +196,11 @@ def shard_of(memory: Memory, layout: BatchLayout, device: torch.device) -> Shard
 
 
 def check_shard(strategy: Strategy, shard: Shard) -> None:
-    """Refuse to go on with rows that were divided otherwise in the fit before."""
+    """Refuse to continue with rows that the previous fit divided otherwise."""
     if strategy.shard != shard:
         raise SelectionError(
-            f"the fit before kept the samples of {strategy.shard.ids} on this process, this one keeps {shard.ids}, so "
-            "rows would be missing; go on from a checkpoint, which has all of them."
+            f"the previous fit kept the samples of {strategy.shard.ids} on this rank, this one keeps {shard.ids}, so "
+            "rows would be missing; resume from a checkpoint, which has all of them."
         )
 
 

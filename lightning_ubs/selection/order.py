@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, Subset
 
-from lightning_ubs._utils.arguments import call_repr
-from lightning_ubs._utils.checks import check_range
+from lightning_ubs._utils.checks import call_repr, check_range
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional.blocks import BlockedEpoch, Integers
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
@@ -236,10 +236,16 @@ class BlockPlan(EpochPlan):
         return share + (rank < rest)
 
 
-def check_order(order: Blocks | None, strategy: Strategy, replacement: Replacement) -> None:
-    """Refuse an order that is none, and a strategy or a way of drawing that block order cannot follow."""
+def chosen_order(
+    given: Blocks | Mapping[str, Any] | None, strategy: Strategy, replacement: Replacement
+) -> Blocks | None:
+    """The order that the user chose, also as a mapping of its arguments; None for samples in any order.
+
+    What is no order is refused, and so are a strategy and a way of drawing that block order cannot follow.
+    """
+    order = Blocks(**given) if isinstance(given, Mapping) else given
     if order is None:
-        return
+        return None
     if not isinstance(order, Blocks):
         raise ValueError(f"order={order!r} is not an order; use order=Blocks(), or None for samples in any order.")
     name = type(strategy).__name__
@@ -254,6 +260,7 @@ def check_order(order: Blocks | None, strategy: Strategy, replacement: Replaceme
             f"{name} makes the batches of its epochs itself, which order=Blocks(...) would break up; leave order out, "
             "or use another strategy."
         )
+    return order
 
 
 def draws_by_probabilities(strategy: Strategy) -> bool:
@@ -299,6 +306,9 @@ def shown_bounds(dataset: Any) -> Any:
         found = [[0, len(part)] if bounds is None else bounds for part, bounds in zip(sized, parts, strict=True)]
         joined = [np.asarray(one)[:-1] + start for one, start in zip(found, starts[:-1], strict=True)]
         return None if all(part is None for part in parts) else np.append(np.concatenate(joined), starts[-1])
+    if isinstance(dataset, Subset):
+        whole = shown_bounds(dataset.dataset)
+        return None if whole is None else _bounds_within(whole, np.asarray(dataset.indices))
     n = len(dataset)
     batches = _record_batches(dataset)
     if batches is not None:
@@ -306,6 +316,19 @@ def shown_bounds(dataset: Any) -> Any:
     held = [dataset, *getattr(dataset, "__dict__", {}).values()]
     rows = [size for size in (_chunk_rows(one, n) for one in held) if size]
     return [*range(0, n, max(rows)), n] if rows else None
+
+
+def _bounds_within(bounds: Any, indices: npt.NDArray[Any]) -> Integers | None:
+    """Where the blocks begin among the samples ``indices`` of all that they hold."""
+    if bool((np.diff(indices) < 0).any()):
+        rank_zero_warn(
+            "the train dataset is a Subset whose indices do not ascend, as random_split gives them, so neighbors in it "
+            "are in no block together and order=Blocks() opens all blocks at once; use Subset(dataset, "
+            "sorted(indices)).",
+            category=UserWarning,
+        )
+        return None
+    return np.searchsorted(indices, np.asarray(bounds))
 
 
 def _record_batches(dataset: Any) -> list[int] | None:

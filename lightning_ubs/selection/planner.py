@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ubs._utils.arguments import constructor_arguments
+from lightning_ubs._utils.checks import constructor_arguments
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement, effective_sample_size, repeats_in_rows
 from lightning_ubs.functional.batches import rows_with_repeats
@@ -88,9 +89,11 @@ class LearningQueue:
         self._waiting: list[tuple[int, Reading]] = []
 
     def add(self, batch: int, reading: Reading) -> None:
-        """Let a batch wait, until there are enough, or one is left out."""
-        if self._waiting and batch != self._waiting[-1][0] + 1:
-            self.settle()
+        """Let a batch wait, until there are enough, or one is left out or has another number of labels."""
+        if self._waiting:
+            last, before = self._waiting[-1]
+            if batch != last + 1 or before.raw.shape[1] != reading.raw.shape[1]:
+                self.settle()
         self._waiting.append((batch, reading))
         if len(self._waiting) >= _BATCHES or len(self._waiting) * reading.raw.numel() >= _CELLS:
             self.settle()
@@ -305,11 +308,10 @@ class Selector:
 
     def learn_later(self, batch: int, reading: Reading) -> None:
         """Let the strategy learn batch ``batch`` with some others."""
-        self.check_labels(reading.raw)
         self._queue.add(batch, reading)
 
     def settle(self) -> None:
-        """Learn what waits; whoever reads what the strategy remembers asks for this first."""
+        """Flush pending batches. Call before reading strategy state."""
         self._queue.settle()
 
     def learn(self, batch: int, seen: Observation) -> None:
@@ -338,9 +340,9 @@ class Selector:
         """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
         self._trained[:batch] = [True] * min(batch, len(self._trained))
 
-    def finish_batch(self, batch: int) -> None:
-        """Batch ``batch`` of the plan was trained on."""
-        if self.draws is not None:
+    def finish_batch(self, batch: int, is_trained: bool = True) -> None:
+        """Batch ``batch`` of the plan was trained on, or else only predicted."""
+        if self.draws is not None and is_trained:
             self.draws.add(self._planned.global_batch(batch), self._planned.epoch)
         self._trained[batch] = True
         self._batches_done = batch + 1
@@ -395,6 +397,7 @@ class Selector:
             "strategy": type(self.strategy).__name__,
             "arguments": plain_arguments(self.strategy),
             "order": str(self.order),
+            "drawing": self._drawing,
             "seed": self.seed,
             "joined_epoch": self.joined_epoch,
             "epoch": -1 if self.plan is None else self.plan.epoch,
@@ -411,7 +414,7 @@ class Selector:
         return state if self.probabilities is None else state | {"probabilities": self.probabilities.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
+        """Resume from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
         self._queue.clear()
         self.seed = state["seed"]
@@ -441,11 +444,26 @@ class Selector:
         self.load_state_dict(state)
 
     def changed_arguments(self, state: dict[str, Any]) -> dict[str, tuple[str, str]]:
-        """Strategy arguments that differ from those of a checkpoint: name → (there, here)."""
-        here, there = plain_arguments(self.strategy), dict(state.get("arguments", {}))
+        """Arguments that differ from those of a checkpoint, the strategy's first: name → (there, here)."""
+        here = plain_arguments(self.strategy) | self._drawing
+        there = state.get("arguments", {}) | state.get("drawing", {})
         if "order" in state:
             here["order"], there["order"] = str(self.order), state["order"]
         return {name: (there[name], here[name]) for name in here if name in there and there[name] != here[name]}
+
+    @property
+    def _drawing(self) -> dict[str, str]:
+        """How epochs are drawn, as text for a checkpoint; empty before a training."""
+        if self.layout is None or self.max_epochs is None:
+            return {}
+        size = self.size or self.layout.epoch_samples
+        return {
+            "start_epoch": str(self.schedule.start),
+            "end_epoch": str(self.schedule.end),
+            "replacement": repr(self.replacement),
+            "epoch_size": str(size),
+            "fill_last": str(self.fill_last),
+        }
 
     @property
     def _layout(self) -> BatchLayout:
@@ -460,7 +478,7 @@ class Selector:
         return self.plan
 
     def check_labels(self, probs: Tensor) -> None:
-        """Refuse predictions for another number of labels than is remembered."""
+        """Refuse predictions for another number of labels than the history has."""
         labels, known = probs.shape[1], self.strategy.num_labels
         if known not in (None, labels):
             raise SelectionError(
@@ -472,9 +490,10 @@ class Selector:
 def drawable(probabilities: Tensor, num_samples: int, strategy: Strategy) -> Tensor:
     """P as (n,) float64 on the CPU, if an epoch can be drawn from it."""
     probabilities = probabilities.detach().to("cpu", torch.float64)
-    valid = probabilities.shape == (num_samples,) and bool(
-        probabilities.isfinite().all() and (probabilities >= 0).all() and probabilities.sum() > 0
-    )
+    valid = probabilities.shape == (num_samples,) and num_samples > 0
+    if valid:  # without a copy of P, which may be most of what a process holds
+        smallest, largest = (float(end) for end in probabilities.aminmax())
+        valid = 0 <= smallest <= largest < math.inf and 0 < float(probabilities.sum()) < math.inf
     if not valid:
         raise SelectionError(
             f"{type(strategy).__name__} returned probabilities that are not {num_samples} finite numbers of at least 0 "

@@ -43,7 +43,7 @@ class RandomStates:
 
     @property
     def resumes(self) -> bool:
-        """Whether this fit goes on from a checkpoint that holds states."""
+        """Whether this fit resumes from a checkpoint that holds states."""
         return self._loaded is not None
 
     def load(self, state: dict[str, Any] | None) -> None:
@@ -77,7 +77,7 @@ class RandomStates:
             self._pending = False
 
     def proceed(self) -> None:
-        """Training goes on, with its first epoch or batch after a resume: undo what hooks have drawn since."""
+        """Training continues, with its first epoch or batch after a resume: undo what hooks have drawn since."""
         if not self._pending or self._loaded is None:
             return
         self._pending = False
@@ -89,6 +89,8 @@ class RandomStates:
 
     def before_fetch(self) -> None:
         """The training loop asks for a batch: a checkpoint of a failed step goes back to here."""
+        if self._pending:
+            self.proceed()
         self._after_step = False
         if self._enabled:
             self._before_fetch = _snapshot(self._trainer.strategy.root_device)

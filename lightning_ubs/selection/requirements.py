@@ -21,8 +21,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from lightning_ubs._utils.distributed import gather_objects
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.selection._lightning import own_sampler, planned_epochs, sampler_of
+from lightning_ubs.selection.loader import SelectionSampler
 from lightning_ubs.selection.options import EpochSize, Size
-from lightning_ubs.selection.plan import SelectionSampler
 from lightning_ubs.strategies import Strategy
 
 # By name, so that the classes of both `lightning` and `pytorch_lightning` count. FSDPStrategy and DeepSpeedStrategy

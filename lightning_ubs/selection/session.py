@@ -23,7 +23,7 @@ from lightning_ubs.selection.checkpoint import (
     warn_if_batch_size_changed,
 )
 from lightning_ubs.selection.evaluation import EvaluationPass
-from lightning_ubs.selection.loader import follow, unfollow
+from lightning_ubs.selection.loader import SelectionSampler, follow, unfollow
 from lightning_ubs.selection.options import (
     WARMUP,
     EpochSize,
@@ -37,7 +37,7 @@ from lightning_ubs.selection.options import (
     samples_per_epoch,
     shard_of,
 )
-from lightning_ubs.selection.plan import BatchLayout, EpochPlan, SelectionSampler
+from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 from lightning_ubs.selection.planner import Schedule, Selector
 from lightning_ubs.selection.random_states import RandomStates
 from lightning_ubs.selection.requirements import (
@@ -75,9 +75,10 @@ class Owner(Protocol):
 
 
 class Origin(Enum):
-    """Where what the strategy knows comes from."""
+    """Where what the strategy knows at the start of a fit comes from."""
 
-    NOTHING = "nothing was learned before this fit"
+    NOTHING = "Training ran without BatchSelection until now"
+    OTHER_DATASET = "The train dataset has another size than in the previous fit, so what was learned is forgotten"
     PREVIOUS_FIT = "the previous fit of the same trainer"
     CHECKPOINT = "a checkpoint"
 
@@ -121,6 +122,7 @@ class FitSession:
         self._known_growth = 0
         self._loader: DataLoader[Any] | None = None
         self._sampler: SelectionSampler | None = None
+        self._prepared: EpochPlan | None = None
         self._aside_plan: EpochPlan | None = None
         self._delivered: tuple[EpochPlan | None, int] = None, 0
         self._exit = ExitStack()
@@ -152,10 +154,10 @@ class FitSession:
     def begin(self) -> None:
         """Training starts: plan the epoch that the trainer stands in, and say what was found."""
         trainer, selector = self.trainer, self.selector
-        if self._origin is Origin.NOTHING and trainer.current_epoch > 0:
+        if self._origin in (Origin.NOTHING, Origin.OTHER_DATASET) and trainer.current_epoch > 0:
             selector.joined_epoch = trainer.current_epoch
             rank_zero_info(
-                f"Training ran without BatchSelection until now: selection joins in epoch {trainer.current_epoch} "
+                f"{self._origin.value}: selection joins in epoch {trainer.current_epoch} "
                 f"and its warm-up is counted from here; the first selected epoch is {self._start}."
             )
         last = self._last_epoch
@@ -194,6 +196,7 @@ class FitSession:
         plan = self.selector.prepare(epoch, self._share)
         if self._lengths_differ and self._phase is not Phase.WAITING:
             _lightning.set_epoch_length(self.trainer, len(plan))
+        self._prepared = plan
         return plan
 
     def start_batch(self, batch: int) -> None:
@@ -222,7 +225,7 @@ class FitSession:
         The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
         Of several loaders only one has a short batch, and the loss has terms of all: there it is left as it is.
         """
-        if self.callback.loader is not None or self.trainer.world_size == 1 or loss.grad_fn is None:
+        if self.callback.loader is not None or loss.grad_fn is None:
             return
         weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
         if weight != 1:
@@ -230,7 +233,7 @@ class FitSession:
 
     def check_one_fetch(self, batch: int) -> None:
         """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
-        if _lightning.fetches_in_step(self.trainer) and self._delivered != (self.selector.plan, batch + 1):
+        if self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
     @property
@@ -246,20 +249,21 @@ class FitSession:
     def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
         """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
         trainer = self.trainer
-        if not _lightning.is_read_by_training(trainer, iterator):
+        batch = _lightning.batch_to_fetch(trainer, iterator)
+        if batch is None:
             return None
-        batch = _lightning.batch_to_fetch(trainer)
-        plan = self.prepare() if self._phase is not Phase.WAITING and not self._is_aside else self.selector.plan
-        if plan is None or self._is_aside:
+        is_aside, plan = self._is_aside, self.selector.plan
+        if self._phase is not Phase.WAITING and not is_aside and not self._is_prepared(plan):
+            plan = self.prepare()
+        if plan is None or is_aside:
             self._read_early = self._phase is Phase.WAITING
             return self._plan_aside(), batch
         reached = self._delivered[1] if self._delivered[0] is plan else 0
-        if _lightning.fetches_in_advance(trainer) and reached == batch + 1:
+        if reached == batch + 1 and _lightning.fetches_in_advance(trainer):
             batch = reached
         if batch < reached:
             self._refuse_fetches()
         self._delivered = plan, batch + 1
-        self.random.proceed()
         self.random.before_fetch()
         return plan, batch
 
@@ -275,7 +279,11 @@ class FitSession:
     @property
     def _is_aside(self) -> bool:
         """Whether a tuner runs the loop without this callback."""
-        return not any(one is self.callback for one in _lightning.callbacks_of(self.trainer))
+        return all(one is not self.callback for one in _lightning.callbacks_of(self.trainer))
+
+    def _is_prepared(self, plan: EpochPlan | None) -> bool:
+        """Whether a plan is the trainer's epoch's, made for the loader that there is now."""
+        return plan is not None and plan is self._prepared and plan.epoch == self.trainer.current_epoch
 
     def _plan_aside(self) -> EpochPlan:
         epoch = self.trainer.current_epoch
@@ -364,6 +372,7 @@ class FitSession:
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout, self._sizes, epochs)
+        self._prepared = None
         own = isinstance(batches.sampler, SelectionSampler)
         sampler = batches.sampler if own else SelectionSampler(dataloader.dataset)
         self._sampler = sampler
@@ -390,8 +399,9 @@ class FitSession:
         shown = DatasetLabels(self.callback.labels, dataset)
         if self.trainer.world_size > 1:
             check_same_dataset(self.trainer, dataloader, None if shown.column is None else shown.column.all())
-        continues = self._origin is Origin.PREVIOUS_FIT and self._checkpoint is None and strategy.num_samples == n
-        if not continues:
+        continues = self._origin is Origin.PREVIOUS_FIT and self._checkpoint is None
+        is_other = continues and strategy.num_samples not in (0, n)
+        if not continues or strategy.num_samples != n:
             name = type(strategy).__name__
             labels = shown.matrix(name, strategy.takes_class_ids) if "labels" in strategy.needs else None
             features = None
@@ -400,7 +410,7 @@ class FitSession:
                 with nullcontext() if required else suppress(SelectionError):
                     features = feature_matrix(self.callback.features, dataset, name, shown)
             prepare_strategy(strategy, TrainingSet(n, labels, features, self.callback.history_dtype, shard))
-            self._origin = Origin.NOTHING
+            self._origin = Origin.OTHER_DATASET if is_other else Origin.NOTHING
         check_shard(strategy, shard)
         self.dataset = dataset
         self._restore()

@@ -50,13 +50,13 @@ class TrainingSteps:
         self._weights = SampleWeights(unbiased, selector)
         self._scaling = RowScaling(accepts_rest=unbiased == "predictions")
         self._current: tuple[EpochPlan, int, torch.device] | None = None
-        self._has_backward = False
+        self._has_backward = self._is_fetching = self._is_reading = False
         self._optimizer_steps: int | None = None
         self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
         self._batch: Any = None
         # Epochs and resumed ones: where the proof is checked again.
-        self._begins_epoch, self._first_batch = True, 0
+        self._begins_epoch, self._first_batch, self._is_selected = True, 0, False
 
     def begin_fit(self, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
@@ -98,36 +98,42 @@ class TrainingSteps:
         self._batch = batch
         if self._begins_epoch:
             self._begins_epoch, self._first_batch = False, k
+            self._is_selected = self._selector.selects(session.plan.epoch)
         if self._optimizer_steps is None:
             self._optimizer_steps = session.trainer.global_step
-        if session.own_batch(batch) is None and not fetches_in_step(session.trainer):
+        # A training_step(self, dataloader_iter) has not fetched its batch yet.
+        self._is_fetching = fetches_in_step(session.trainer)
+        own = session.own_batch(batch)
+        if own is None and not self._is_fetching:
             self._current = None  # the other loaders are longer
             return
         self._current = session.plan, k, module.device
-        if self._reads_steps:
+        self._is_reading = self._reads_steps
+        if self._is_reading:
             self.reader.start()
-        if not fetches_in_step(session.trainer):
+        if not self._is_fetching:
             self._verify(session, k, batch)
 
     def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
         """The loss still has its graph: read it, verify its targets, and weigh its rows."""
-        plan, k = session.plan, current_batch(session.trainer)
         if self._current is None:
             return
-        if fetches_in_step(session.trainer) and not self._has_backward:
-            self._verify(session, k, fetched_batch(session.trainer))
+        plan, k, _ = self._current
+        batch = fetched_batch(session.trainer) if self._is_fetching else self._batch
+        if self._is_fetching and not self._has_backward:
+            self._verify(session, k, batch)
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
         verifying = self.verification.is_due
-        if self._reads_steps or verifying:
-            batch = fetched_batch(session.trainer) if fetches_in_step(session.trainer) else self._batch
-            first = k == self._first_batch
-            self.reader.see_loss(loss, plan.rank_size(k), session.own_batch(batch), plan[k], check=verifying or first)
+        if self._is_reading or verifying:
+            ids, own, first = plan[k], session.own_batch(batch), k == self._first_batch
+            self.reader.see_loss(loss, len(ids), own, ids, check=verifying or first)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
 
     def after_backward(self) -> None:
         """The gradients are there, and the optimizer has not stepped: compare the targets of the loss."""
-        self._scaling.stop()
+        if self._unbiased:
+            self._scaling.stop()
         if self._current is not None and self.verification.is_due:
             self.verification.check_targets(self.reader.loss_targets)
 
@@ -137,15 +143,17 @@ class TrainingSteps:
             self._check_backward(session.trainer.global_step, module)
         k, batch = current_batch(session.trainer), session.own_batch(batch)
         if batch is None or not (outputs or self._has_backward):
-            if self._reads_steps and batch is not None and not self._announced:
+            if self._is_reading and batch is not None and not self._announced:
                 check_untracked_backward(session.trainer, session.first_step)
             if k < len(session.plan):
                 self._selector.skip_batch(k)
         else:
-            session.check_one_fetch(k)
-            if self._reads_steps and not skips_backward(session.trainer):
+            if self._is_fetching:
+                session.check_one_fetch(k)
+            is_trained = not skips_backward(session.trainer)
+            if self._is_reading and is_trained:
                 self._read(session.plan, k, module, outputs, batch)
-            self._selector.finish_batch(k)
+            self._selector.finish_batch(k, is_trained)
         self._batch = None
         self.reader.end()
 
@@ -230,8 +238,12 @@ class TrainingSteps:
     def _verify(self, session: FitSession, k: int, batch: Any) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
         if self._strategy.needs & {"predictions", "labels"}:
-            selected = self._selector.selects(session.plan.epoch)
-            self.verification.start_step(session.plan, k, selected, session.own_batch(batch))
+            plan, batch = session.plan, session.own_batch(batch)
+            if self.verification.is_in_doubt:
+                labels = self.verification.doubt_guess(plan, k, batch)
+                if labels is not None:
+                    session.callback.see_dataset(labels, session.dataset)
+            self.verification.start_step(plan, k, self._is_selected, batch)
 
 
 class SampleWeights:

@@ -1,4 +1,4 @@
-"""What is remembered of each sample between its visits."""
+"""The history of each sample between its visits."""
 
 from lightning_ubs.state.draws import DrawCounts
 from lightning_ubs.state.history import PredictionHistory

@@ -59,7 +59,7 @@ class DrawCounts:
         return drawn / max(1, len(self))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy: a checkpoint may be written while training goes on."""
+        """A copy: a checkpoint may be written while training continues."""
         return {"times_drawn": self.times.clone(), "last_epoch_drawn": self.last_epoch.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

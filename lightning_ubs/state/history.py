@@ -22,9 +22,9 @@ class PredictionHistory:
         num_samples: n.
         num_labels: q.
         window: T.
-        dtype: how predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
-        device: where they are kept.
-        shard: whose predictions are kept here; those of all samples by default.
+        dtype: How predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
+        device: Where they are kept.
+        shard: Whose predictions are kept here; those of all samples by default.
 
     >>> history = PredictionHistory(num_samples=2, num_labels=1, window=2)
     >>> for p in (0.1, 0.2, 0.3):
@@ -102,7 +102,7 @@ class PredictionHistory:
             kept, rows = min(window, self.window), torch.arange(len(visits), device=visits.device).unsqueeze(1)
             slots = torch.arange(kept, device=visits.device)
             latest = history[rows, (visits.unsqueeze(1) - kept + slots) % window]
-            # As if only these had been seen: the count goes on from the number that is kept.
+            # As if only these had been seen: the count continues from the number that is kept.
             visits = visits.clamp(max=kept)
             history = latest.new_zeros(len(visits), self.window, self.num_labels)
             history[rows, (slots + visits.unsqueeze(1)) % kept] = latest

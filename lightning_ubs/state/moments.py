@@ -17,8 +17,8 @@ class RunningMoments:
         num_samples: n.
         num_labels: q.
         ddof: 1 for the sample variance, 0 for the population's.
-        device: where the moments are kept.
-        shard: whose moments are kept here; those of all samples by default.
+        device: Where the moments are kept.
+        shard: Whose moments are kept here; those of all samples by default.
 
     >>> moments = RunningMoments(num_samples=1, num_labels=1)
     >>> for p in (0.2, 0.8, 0.5):

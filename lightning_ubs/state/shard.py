@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from lightning_ubs.errors import SelectionError
 
 
 def host_copy(rows: Tensor) -> Tensor:
-    """The rows but for the spare one, copied to the CPU: a checkpoint may be written while training goes on."""
+    """The rows but for the spare one, copied to the CPU: a checkpoint may be written while training continues."""
     return rows[:-1].detach().to("cpu", copy=True)
 
 
@@ -22,7 +23,7 @@ def spare_row_zeros(
 ) -> Tensor:
     """Zeros with ``num_samples + 1`` rows of the given shape.
 
-    What must not be remembered (a repeated sample, a prediction that is not a number) is written to the last row,
+    What must not enter the history (a repeated sample, a prediction that is not a number) is written to the last row,
     which nobody reads. That needs no mask, so the device is never waited for.
 
     >>> spare_row_zeros(3, 2).shape
@@ -41,9 +42,9 @@ class Shard:
 
     Args:
         num_samples: n.
-        rank: this process.
-        world_size: number of processes that share the rows.
-        device: where processes talk.
+        rank: This process.
+        world_size: Number of processes that share the rows.
+        device: Where processes talk.
 
     >>> shard = Shard(num_samples=5, rank=1, world_size=2)
     >>> shard.ids, shard.rows(torch.tensor([0, 3, 4, 5])).tolist()
@@ -58,13 +59,13 @@ class Shard:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def ids(self) -> range:
         """The ids whose rows are kept here."""
         first = min(self.rank * self._most, self.num_samples)
         return range(first, min(first + self._most, self.num_samples))
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether all rows are kept here."""
         return self.world_size == 1
@@ -125,6 +126,6 @@ class Shard:
             return host_copy(rows)
         return collect_on_rank_zero(rows[:-1], self._most, self.num_samples, self.device)
 
-    @property
+    @cached_property
     def _most(self) -> int:
         return -(-self.num_samples // self.world_size)

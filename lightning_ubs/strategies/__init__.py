@@ -4,6 +4,7 @@ from lightning_ubs.strategies.active import ActiveBias
 from lightning_ubs.strategies.balance import Balance
 from lightning_ubs.strategies.base import EpochRequest, Measurement, Strategy, TrainingSet
 from lightning_ubs.strategies.d2ace import D2ACE
+from lightning_ubs.strategies.group_scores import GroupScores
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
@@ -21,6 +22,7 @@ __all__ = [
     "Balance",
     "ClassAware",
     "EpochRequest",
+    "GroupScores",
     "HardImbalance",
     "InfoBatch",
     "LossBias",

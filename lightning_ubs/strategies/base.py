@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Generator, Tensor
 
-from lightning_ubs._utils.arguments import call_repr
+from lightning_ubs._utils.checks import call_repr
 from lightning_ubs.functional import draw_epoch, expected_distinct, importance_weights, shuffled_pass
 from lightning_ubs.functional.drawing import Replacement, epoch_generator
 from lightning_ubs.state import Shard
@@ -224,6 +224,10 @@ class Strategy(ABC):
         """U, (n, q) float32 (or the rows of ``shard``), from the predictions known now, if the strategy has one."""
         return None
 
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The last T predictions (n, T, q) float32, oldest first, and how many of them are valid (n,), if kept."""
+        return None
+
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """What is known of each sample, (n,) each, NaN where it is not: columns of :meth:`BatchSelection.to_frame`.
 
@@ -233,7 +237,7 @@ class Strategy(ABC):
         return {}
 
     def mean_predictions(self, first: int, last: int) -> tuple[Tensor, Tensor] | None:
-        """Mean (rows, q) of the remembered predictions of samples first .. last-1, and how many they are (rows,)."""
+        """Mean (rows, q) of the predictions in the history of samples first .. last-1, and their number (rows,)."""
         return None
 
     def with_weights(self, weights: Tensor) -> Self:
@@ -268,7 +272,7 @@ class Strategy(ABC):
         return expected_distinct(probabilities, request.batch_size, request.num_draws, request.replacement)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors on the CPU and plain scalars, enough to go on exactly."""
+        """Tensors on the CPU and plain scalars, enough to resume exactly."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ _FALLS = (0.1, 0.7)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class D2ACE(Strategy):
-    r"""Mixes two distributions, one by uncertainty and one by hardness, more of the latter as training goes on (2026).
+    r"""Mixes two distributions, one by uncertainty and one by hardness, more of the latter as training proceeds (2026).
 
     **What it does.** E is UBS's uncertainty; the hardness of a label is :math:`h=g(L)(1-f)`, L its latest cross-entropy
     and f how much its prediction flips, :math:`f\leftarrow 0.7|\Delta p|+0.3f`. In both, a label counts the more the
@@ -164,6 +164,10 @@ class D2ACE(Strategy):
         if self._memory is None:
             return None
         return torch.cat([measures[0].float() for measures, *_ in self._blocks()])
+
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The window of each sample."""
+        return None if self._memory is None else self._memory.rows(0, self.num_samples)
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """The mean E, and the latest losses."""

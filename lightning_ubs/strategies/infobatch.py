@@ -14,6 +14,8 @@ from lightning_ubs.functional.drawing import Replacement
 from lightning_ubs.strategies.base import EpochRequest
 from lightning_ubs.strategies.latest import LatestScoreStrategy
 
+_MOST_PRUNED = 0.9
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfoBatch(LatestScoreStrategy):
@@ -32,8 +34,9 @@ class InfoBatch(LatestScoreStrategy):
     fewer steps has as much gradient in sum; here all weights are smaller by one factor, so that a step has as much
     gradient as a step of plain training. ``original=True`` does what the authors' package does: all hard samples and
     a share 1 - r of the easy ones, none of them twice, so that the number of steps follows the losses; hard samples
-    count 1, easy ones 1/(1 - r); the epochs before and after are whole. ``trainer.estimated_stepping_batches`` is then
-    that of whole epochs, an upper bound.
+    count 1, easy ones 1/(1 - r); the epochs before and after are whole. With ``BatchSelection(warmup_epochs=0)`` it
+    begins where they do, in the second epoch. ``trainer.estimated_stepping_batches`` is then that of whole epochs, an
+    upper bound.
 
     **When to use it.** Plenty of samples, more than the model needs; it saves time, not more. With
     ``BatchSelection(epoch_size=...)`` it saves another share.
@@ -62,6 +65,11 @@ class InfoBatch(LatestScoreStrategy):
         if not (isinstance(self.prune, int | float) and 0 < self.prune < 1):
             raise ValueError(f"prune={self.prune!r} is out of range; it must be a share between 0 and 1, such as 0.5.")
         check_choice("score", self.score, ("loss", "uncertainty"))
+        if self.original and self.prune > _MOST_PRUNED:
+            raise ValueError(
+                f"prune={self.prune!r} is out of range with original=True: the authors' package leaves out at most "
+                f"{_MOST_PRUNED}; use less, or original=False."
+            )
         self.prune, self.original = float(self.prune), bool(self.original)
         if self.score == "loss":
             self.needs = frozenset({"predictions", "targets"})
@@ -83,7 +91,7 @@ class InfoBatch(LatestScoreStrategy):
 
     def default_end(self, start: int, num_epochs: int) -> int:
         """The first of the plain epochs that end the training; at least one epoch is selected."""
-        return max(start + 1, num_epochs * 7 // 8 + self.original)
+        return max(start + 1, num_epochs * 7 // 8)
 
     def plain_from(self, end: int, chosen: bool) -> int | None:
         """The last epochs are plain, whoever chose where they begin."""

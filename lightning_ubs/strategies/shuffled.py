@@ -107,6 +107,10 @@ class Shuffled(Strategy):
         """Let the strategy learn from an evaluation pass."""
         self.strategy.refresh(ids, samples, targets)
 
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """That of the strategy."""
+        return self.strategy.prediction_history()
+
     def measure(self) -> Measurement:
         """Let the strategy measure; its uncertainty is shown as it is."""
         self.strategy.progress = self.progress

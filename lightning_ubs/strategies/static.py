@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,7 +99,7 @@ class Weighted(StaticStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            weights = torch.as_tensor(self.weights, dtype=torch.float64, device="cpu").detach()
+            weights = _as_tensor(self.weights).to("cpu", torch.float64)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"weights of type {type(self.weights).__name__} are no numbers; {_ONE_EACH}") from error
         if weights.ndim != 1 or len(weights) == 0:
@@ -140,7 +142,7 @@ class LabelWeighted(StaticStrategy):
         self.needs = frozenset({"labels"} if self.labels is None else ())
         if self.labels is not None:
             try:
-                self.labels = torch.as_tensor(self.labels)
+                self.labels = _as_tensor(self.labels)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise ValueError(
                     f"labels of type {type(self.labels).__name__} are no matrix; pass [samples, labels] or class ids."
@@ -153,13 +155,30 @@ class LabelWeighted(StaticStrategy):
         if labels is None:
             raise ValueError(f"{name} needs the label matrix; pass labels=.")
         is_ids = labels.ndim == 1 and not labels.is_floating_point()
-        if len(labels) != data.num_samples or not (labels.ndim == 2 or is_ids) or bool((labels < 0).any()):
+        if len(labels) != data.num_samples or not (labels.ndim == 2 or is_ids) or not _are_whole(labels):
             raise SelectionError(
                 f"{name} cannot use labels of shape {list(labels.shape)} and type {labels.dtype} for "
                 f"{data.num_samples} training samples; pass [samples, labels] of 0 and 1, or whole class ids of at "
                 "least 0, one per sample."
             )
+        if labels.ndim == 2 and labels.shape[1] == 1 and bool((labels > 1).any()):
+            raise SelectionError(
+                f"{name} has labels of shape {list(labels.shape)} up to {int(labels.max())}: one column of 0 and 1 is "
+                "one label; pass class ids as a flat list, labels=labels[:, 0]."
+            )
         return labels
+
+
+def _as_tensor(values: Any) -> Tensor:
+    """A list, an array, a sparse matrix or a tensor as a tensor."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    return torch.as_tensor(values.toarray() if hasattr(values, "toarray") else np.asarray(values))
+
+
+def _are_whole(labels: Tensor) -> bool:
+    """Whether these are whole numbers of at least 0, and none is NaN."""
+    return bool((labels >= 0).all()) and not (labels.is_floating_point() and bool((labels.frac() != 0).any()))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -187,7 +206,7 @@ class RepeatFactor(LabelWeighted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.threshold, int | float) and 0 < self.threshold <= 1):
+        if not (isinstance(self.threshold, numbers.Real) and 0 < self.threshold <= 1):
             raise ValueError(
                 f"threshold={self.threshold!r} is out of range; it must be a share in (0, 1], such as 0.05."
             )

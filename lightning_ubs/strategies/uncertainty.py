@@ -31,7 +31,7 @@ from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy, Trai
 
 Correlation = Literal["mutual_information"]
 
-# Up to this many bytes U is kept for the epoch, if it is small or at most a quarter of what is remembered; else it is
+# Up to this many bytes U is kept for the epoch, if it is small or at most a quarter of the history; else it is
 # computed again when it is asked for.
 SNAPSHOT_BYTES, SMALL_SNAPSHOT = 2**28, 2**24
 
@@ -127,7 +127,7 @@ class UncertaintyStrategy(Strategy):
         return self.measured
 
     def current_uncertainty(self) -> Tensor | None:
-        """U of all samples whose rows are kept here, computed from what is remembered now."""
+        """U of all samples whose rows are kept here, computed from the present history."""
         if self._memory is None:
             return None
         found, done = None, 0
@@ -147,7 +147,7 @@ class UncertaintyStrategy(Strategy):
         return {"mean_uncertainty": self.shard.spread(torch.cat(parts))}
 
     def mean_predictions(self, first: int, last: int) -> tuple[Tensor, Tensor] | None:
-        """Of what is remembered here: the last T predictions, or all of them."""
+        """Of the history kept here: the last T predictions, or all of them."""
         if self._memory is None:
             return None
         means, counts = self._memory.means(first, last)
@@ -170,7 +170,7 @@ class UncertaintyStrategy(Strategy):
         return self.uniform() if weights is None else selection_probabilities(weights, pressure, self.quantizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """All predictions that are remembered, and what was measured at the start of the epoch."""
+        """The whole history, and what was measured at the start of the epoch."""
         memory = {} if self._memory is None else {"num_labels": self._memory.num_labels, **self._memory.state_dict()}
         return memory | self._measured_state()
 
@@ -217,7 +217,7 @@ class UncertaintyStrategy(Strategy):
     @property
     @abstractmethod
     def bytes_per_label(self) -> int:
-        """Bytes remembered per sample and label."""
+        """Bytes of history per sample and label."""
 
     @property
     def num_labels(self) -> int | None:
@@ -226,7 +226,7 @@ class UncertaintyStrategy(Strategy):
 
     @property
     def memory(self) -> PredictionHistory | RunningMoments:
-        """What is remembered; only asked for once there is something."""
+        """The history; only asked for once there is one."""
         if self._memory is None:
             raise RuntimeError("no predictions were seen yet; call update first.")
         return self._memory
@@ -245,7 +245,7 @@ class UncertaintyStrategy(Strategy):
         return memory
 
     def _blocks(self) -> Iterator[tuple[Tensor, slice]]:
-        """U in blocks of rows, computed from what is remembered, and which rows of a block are kept here."""
+        """U in blocks of rows, computed from the history, and which rows of a block are kept here."""
         rows = block_rows(self.memory.num_labels * max(self.bins, self.memory.depth))
         for first, last, own in self.shard.blocks(rows):
             yield self.block_uncertainty(first, last), own
@@ -290,6 +290,12 @@ class WindowStrategy(UncertaintyStrategy):
         return PredictionHistory(
             self.num_samples, num_labels, self.window, self.history_dtype, device, shard=self.shard
         )
+
+    def prediction_history(self) -> tuple[Tensor, Tensor] | None:
+        """The window of each sample whose rows are kept here."""
+        if not isinstance(self._memory, PredictionHistory):
+            return None
+        return self._memory.rows(self.shard.ids.start, self.shard.ids.stop)
 
     def sample_columns(self, labels: LabelRows | None = None) -> dict[str, Tensor]:
         """Mean U, how much the predictions in the window move, and the loss of the latest one."""

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from data_test_files import DENSE, DENSE_X, DENSE_Y, SPARSE, XML, write
 
+import lightning_ubs.data.readers as stored
 from lightning_ubs.data import DataError, MultiLabelData, read_dataset
 from lightning_ubs.data.readers import arff, stream
-from lightning_ubs.data.readers import cache as stored
 from lightning_ubs.data.readers.npz import write_npz
 
 

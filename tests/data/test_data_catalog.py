@@ -36,10 +36,10 @@ def test_the_papers_thirteen_datasets_are_known_by_the_papers_names_with_its_cou
 
 
 def test_all_other_datasets_are_known_too():
-    others = {"langlog", "emotions", "digits", "synthetic", *(f"rcv1subset{k}_aligned" for k in SHIFTS)}
+    others = {"langlog", "emotions", "digits", "tags", "synthetic", *(f"rcv1subset{k}_aligned" for k in SHIFTS)}
     assert len(names()) == len(set(names())) == 13 + len(others)
     assert others <= set(names())
-    assert {known.name for known in ENTRIES if known.embedded} == {"digits", "synthetic"}
+    assert {known.name for known in ENTRIES if known.embedded} == {"digits", "tags", "synthetic"}
 
 
 def test_users_are_told_of_what_is_wrong():

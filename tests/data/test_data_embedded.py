@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 
-from lightning_ubs.data import entry, latent_correlation, load, make_digits, make_synthetic
+from lightning_ubs.data import entry, latent_correlation, load, make_digits, make_synthetic, make_tags
 
 
 def test_digits_are_reproducible_and_scaled():
@@ -73,7 +73,20 @@ def test_impossible_generator_arguments_are_refused(options):
         make_synthetic(**options)
 
 
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_a_text_has_words_of_its_tags_and_most_tags_are_rare():
+    data = make_tags()
+    np.testing.assert_array_equal(data.X, make_tags().X)
+    assert (data.X.shape, data.Y.shape) == ((3000, 300), (3000, 80))
+    assert set(data.X.sum(1)) == {30}
+    assert set(data.Y.sum(1)) == {1, 2, 3, 4}
+    share = data.Y.mean(0)
+    assert (share < 0.02).mean() > 0.6
+    assert share[0] > 0.4
+    often = data.X[data.Y[:, 1] == 1].mean(0)
+    assert np.sort(often - data.X[data.Y[:, 1] == 0].mean(0))[-12:].min() > 0.3, "a tag has twelve words of its own"
+
+
+@pytest.mark.parametrize("name", ["digits", "tags", "synthetic"])
 def test_catalog_tells_the_truth_about_embedded_data(name):
     data, known = load(name), entry(name)
     assert (*data.X.shape, data.Y.shape[1]) == (known.n, known.d, known.q)

@@ -16,7 +16,7 @@ from data_test_files import PUBLISHED, dense, needs_published
 
 from lightning_ubs.data import DataError, MultiLabelData, read_dataset
 from lightning_ubs.data.readers.budget import Budget
-from lightning_ubs.data.readers.mat5 import read_matrices
+from lightning_ubs.data.readers.mat import read_matrices
 from lightning_ubs.data.readers.npz import write_npz
 
 RNG = np.random.default_rng(0)

@@ -4,6 +4,7 @@ The blocks of a page run one after the other, in an empty folder that has a copy
 
 * ``python`` blocks share one namespace, which begins with what pages suppose the reader to have (`reader.py`);
 * in ``bash`` blocks, ``lightning-ubs ...`` and ``python FILE ...`` run in this process;
+* a block that draws a warning of this package, such as that nothing is selected, fails: it would do so to its reader;
 * a block whose first line is a comment with a path (``# conf/model/cnn.yaml``) is written to that file;
 * ``yaml`` blocks are parsed, ``text`` and ``bibtex`` are left alone.
 
@@ -34,8 +35,11 @@ import reader
 import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
+from own_warnings import own_warnings
 
 from lightning_ubs.cli import main
+
+pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -92,7 +96,9 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_of_the_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_page_runs(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, Any] = reader.has()
     for block in blocks(page):
         if block.noted("skip"):
@@ -107,13 +113,17 @@ def test_every_block_of_the_page_runs(page: Path, monkeypatch: pytest.MonkeyPatc
             path = Path(written[1])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)
-        if block.language == "python":
-            exec(compile(code, f"{page.name}", "exec"), names)
-        elif block.language == "yaml":
-            assert yaml.safe_load(code), f"{page.name}: an empty configuration"
-        elif block.language == "bash":
-            for command in commands(code):
-                run(command, block, monkeypatch)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if block.language == "python":
+                exec(compile(code, f"{page.name}", "exec"), names)
+            elif block.language == "yaml":
+                assert yaml.safe_load(code), f"{page.name}: an empty configuration"
+            elif block.language == "bash":
+                for command in commands(code):
+                    run(command, block, monkeypatch)
+        told = [str(one.message) for one in caught] + capsys.readouterr().out.splitlines()
+        assert not own_warnings(told), f"{page.name} warns of what it says itself: {code}"
 
 
 def commands(code: str) -> Iterator[list[str]]:

@@ -12,6 +12,8 @@ pytest.importorskip("ipykernel")
 
 from notebooks import NOTEBOOKS, executed  # noqa: E402
 
+pytestmark = pytest.mark.docs
+
 
 def texts(notebook: object) -> str:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]  # type: ignore[attr-defined]

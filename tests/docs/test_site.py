@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -21,6 +22,8 @@ pytest.importorskip("sphinx")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from raised_messages import FRAGMENTS, Message, messages  # noqa: E402
+
+pytestmark = pytest.mark.docs
 
 PUBLIC = ("", ".functional", ".state", ".strategies", ".data", ".models", ".metrics", ".report")
 # Messages of one part: they wrap another's words, tell a fact that needs nothing, or say at once what is allowed.
@@ -103,6 +106,14 @@ class Plain(HTMLParser):
 
 def squeezed(text: str) -> str:
     return re.sub(r"[\s'\"“”‘’]", "", text)
+
+
+def test_the_picture_of_the_mechanism_is_that_of_the_equations() -> None:
+    mechanism = runpy.run_path(str(ROOT / "docs" / "mechanism.py"))
+    for theme in mechanism["THEMES"]:
+        drawn = mechanism["mechanism"](theme)
+        assert (ROOT / "docs" / f"mechanism_{theme}.svg").read_text(encoding="utf-8") == drawn
+        assert "unsure to sure 100 : 1" in drawn
 
 
 def test_messages_are_found_wherever_they_are_raised(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from light_run import begun, light_runs
 from lightning_ubs.experiment.grid import run_grid
 from lightning_ubs.experiment.store import ResultsStore
 
+pytestmark = pytest.mark.cluster
+
 RUNS = 8
 
 

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -27,6 +29,11 @@ from lightning_ubs.experiment.own_code import fingerprint
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
+from lightning_ubs.report.cautions import find_cautions
+from lightning_ubs.report.significance import result_tests
+from lightning_ubs.report.tables import build_tables
+from lightning_ubs.report.training_cost import find_savings, measure_speed
+from lightning_ubs.report.verdict import judge
 
 OWN = Path(__file__).parent / "own_code.py"
 QUICK = {"max_epochs": 4, "accelerator": "cpu"}
@@ -99,6 +106,7 @@ def indented(code: str) -> str:
     return code.strip().replace("\n", "\n    ")
 
 
+@pytest.mark.slow
 def test_script_notebook_and_hydra_give_the_same_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +179,24 @@ def test_the_result_has_a_verdict_a_frame_and_a_report(result: Comparison) -> No
     page = result.report(formats=["html"])
     assert page.is_file()
     assert "mine" in page.read_text()
+
+
+def test_the_printed_verdict_and_the_page_compute_each_table_and_test_once(result: Comparison) -> None:
+    again = Comparison(result.records, result.results, result.monitor)
+    parts = (build_tables, result_tests, judge, find_savings, measure_speed, find_cautions)
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            calls.update(part.__name__ for part in parts if frame.f_code is part.__code__)
+
+    sys.setprofile(count)
+    try:
+        str(again)
+        again.report(formats=["html", "csv", "latex"])
+    finally:
+        sys.setprofile(None)
+    assert calls == {part.__name__: 1 for part in parts}
 
 
 def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import load, names
-from lightning_ubs.data.configs import register_datasets
+from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.data.readers.npz import write_npz
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
@@ -167,6 +167,7 @@ def test_keys_that_users_override_reach_the_strategy() -> None:
 
 # Runs of one fold and, where the paper has them, of all its datasets.
 SIZES = {
+    "first": 4,
     "paper_table": 13 * 3 * 6,
     "ablation": 8,
     "lambda_sensitivity": 2 * 11,
@@ -194,6 +195,7 @@ SIZES = {
 FOLDS = {"time": [0], "savings": [0, 1, 2], "settings": [0], "alternatives_settings": [0]}
 EPOCHS = {"savings": {20, 40, 80}, "drawing": {80}, "settings": {80, 160}, "main_table": {20, 40, 80}}
 EPOCHS |= {"three_times": {300}, "ablation_mlp": {20, 40, 80}, "sensitivity": {20, 40, 80}}
+EPOCHS |= {"first": {60}}
 EPOCHS |= {"alternatives_settings": {40, 80}, "alternatives": {20, 40, 80}, "short": {10, 20}}
 # The one dataset of the experiments that is not in the catalog; they call it data=file.
 BY_HAND = "stackex_chess"
@@ -228,12 +230,13 @@ def test_every_experiment_has_a_small_form(name: str) -> None:
     assert config["results"] == f"results/{name}-smoke"
 
 
+@pytest.mark.slow
 def test_configs_are_found_from_a_wheel_and_by_another_application(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("lightning_ubs", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [
         sys.executable,

@@ -24,11 +24,29 @@ def compare_config(*arguments: str) -> dict[str, Any]:
     return dict(plain)
 
 
-def test_no_argument_is_random_ubs_and_infobatch_on_digits() -> None:
-    runs = expand_grid(compare_config())
-    told = [(run.config["data"]["name"], run.config["model"]["name"], run.config["selection"]["name"]) for run in runs]
-    assert set(told) == {("digits", "mlp", name) for name in ("random", "ubs", "infobatch")}
+@pytest.mark.parametrize("aside", [(), ("jobs=2", "results=mine"), ("--dry-run",), ("report.title=Mine",)])
+def test_no_word_on_what_to_run_is_two_losses_with_ubs_and_without_on_rare_labels(aside: tuple[str, ...]) -> None:
+    runs = expand_grid(compare_config(*aside))
+    told = [(run.config["data"]["name"], run.config["model"]["loss"], run.config["selection"]["name"]) for run in runs]
+    assert set(told) == {("tags", loss, name) for loss in ("bce", "weighted") for name in ("random", "ubs")}
+    assert len(runs) == 20
+
+
+def test_what_is_not_given_beside_other_arguments_is_random_ubs_and_infobatch_on_digits() -> None:
+    runs = expand_grid(compare_config("trainer.max_epochs=20"))
+    told = [(run.config["data"]["name"], run.config["model"]["loss"], run.config["selection"]["name"]) for run in runs]
+    assert set(told) == {("digits", "bce", name) for name in ("random", "ubs", "infobatch")}
     assert len(runs) == 9
+
+
+def test_the_warm_up_of_a_short_training_is_half_of_it_and_that_number_identifies_the_run() -> None:
+    short = ("selection=ubs", "fold=0", "trainer.max_epochs=4")
+    (given,) = expand_grid(compare_config(*short, "selection.warmup_epochs=2"))
+    (run,) = expand_grid(compare_config(*short))
+    (long,) = expand_grid(compare_config("selection=ubs", "fold=0"))
+    assert run.config["selection"]["warmup_epochs"] == 2
+    assert run.key == given.key
+    assert long.config["selection"]["warmup_epochs"] == 5
 
 
 def test_losses_are_swept_and_plain_cross_entropy_is_the_run_of_before() -> None:
@@ -37,6 +55,10 @@ def test_losses_are_swept_and_plain_cross_entropy_is_the_run_of_before() -> None
     swept = expand_grid(compare_config(*grid, "model.loss=bce,weighted"))
     assert {run.identity.model for run in swept} == {"mlp loss=bce", "mlp loss=weighted"}
     assert {run.key for run in plain} == {run.key for run in swept if run.config["model"]["loss"] == "bce"}
+    for alone in ("model.loss=weighted", "+train.model.loss=weighted"):  # in one store with the others, say
+        told = {run.identity.model: run.key for run in expand_grid(compare_config(*grid, alone))}
+        assert set(told) == {"mlp loss=weighted"}
+        assert set(told.values()) <= {run.key for run in swept}
 
 
 def test_grid_is_every_combination_with_pairs_side_by_side() -> None:
@@ -261,6 +283,7 @@ def test_threads_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch) ->
         share_processors(0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "jobs"), [("loky", None), ("sequential", None), ("sequential", 1)])
 def test_a_run_alone_has_as_many_threads_as_among_others(
     engine: Literal["loky", "sequential"], jobs: int | None, monkeypatch: pytest.MonkeyPatch

@@ -153,6 +153,7 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds worker processes in /proc")
 def test_grids_killed_at_random_moments_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> None:
     folder, moments = tmp_path / "results", random.Random(0)

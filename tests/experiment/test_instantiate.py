@@ -237,7 +237,9 @@ def test_train_takes_own_parts_and_callbacks(
     assert (record.data, record.model, record.mode, record.epochs) == ("mine", "cnn", "min", 2)
     assert record.monitored == min(value for value in record.curves["val_loss"] if value is not None)
     out = capsys.readouterr().out
-    assert "validation, at the best validation epoch" in out
+    table = out[out.index("metric") :].splitlines()
+    assert table[0].split() == ["metric", "validation", "better"]
+    assert f"at the best validation epoch, {record.best_epoch} (from 0; 2 were trained)" in out
     assert "note: UBS: nothing was selected" in out
     assert main(["train", *own, *quick, "+color=red"]) == 1
     assert "color=red: there is no key 'color'" in capsys.readouterr().err

@@ -49,6 +49,7 @@ def test_everything_comes_back_from_json() -> None:
         versions={"torch": "2"},
         started="2026-01-01T00:00:00",
         trace=True,
+        draws={"rare": 1.5},
     )
     assert RunRecord.from_json(full.to_json()) == full
     assert json.loads(full.to_json())["schema"] == SCHEMA

@@ -74,13 +74,19 @@ def test_a_resumed_recorder_keeps_what_an_uninterrupted_one_does(tmp_path: Path,
 def test_a_training_of_ones_own_becomes_a_page_of_the_report(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in ("Random", "UBS"):
-        record = train(tmp_path, name).save(results, data="photos", model="net", label=name)
+        recorder = train(tmp_path, name)
+        record = recorder.save(results, data="photos", model="net", label=name)
         train(tmp_path, name).save(results, data="photos", model="net", label=name)  # the same run again
     assert record.curves["epoch"] == [0, 1, 2, 3, 4, 5]
     assert record.metrics["loss"].higher_is_better is False
     assert record.metrics["loss"].value == pytest.approx(min(record.curves["val_loss"]))
     assert (record.seed, record.first_selected_epoch, record.max_epochs) == (3, 2, 6)
     assert record.shape == {"n": 52, "q": 4, "batches": 7}
+    by_frequency = recorder.selection.to_frame("labels").sort_values("samples", kind="stable")["ratio"].to_numpy()
+    assert record.draws == pytest.approx(
+        {"rare": by_frequency[:2].mean(), "medium": by_frequency[2], "frequent": by_frequency[3]}, abs=1e-4
+    )
+    assert by_frequency.std() > 0
     store = ResultsStore(results)
     assert len(store.keys()) == 2
     trace = store.read_trace(record.key)
@@ -89,7 +95,8 @@ def test_a_training_of_ones_own_becomes_a_page_of_the_report(tmp_path: Path) -> 
     assert trace["times_selected"].sum() == 4 * 52
     page = build_report(results, tmp_path / "page", formats="html")
     text = Path(page).read_text()
-    assert all(word in text for word in ("Data map", "Label correlation at two epochs", "photos", "UBS"))
+    parts = ("Data map", "Label correlation at two epochs", "Labels drawn", "Rare and frequent labels")
+    assert all(word in text for word in (*parts, "photos", "UBS"))
 
 
 def test_a_recorder_in_the_wrong_place_is_refused(tmp_path: Path) -> None:

@@ -62,8 +62,12 @@ def test_record_follows_the_documented_schema(ubs: tuple[RunRecord, Path, Result
     assert stored.parameters["lambda1"] == 0.5
     assert {name for name, metric in stored.metrics.items() if metric.stage == "test"} == {
         *HIGHER_IS_BETTER,
-        "macro_auc_half",
+        *("macro_auc_half", "map_rare", "map_medium", "map_frequent"),
     }
+    sizes = {"rare": 3, "medium": 3, "frequent": 2}  # of 8 labels, all of which have test positives
+    by_third = sum(sizes[third] * stored.metrics[f"map_{third}"].value for third in sizes) / 8
+    assert by_third == pytest.approx(stored.metrics["map"].value)
+    assert set(stored.draws) == set(sizes)
     for name, better in HIGHER_IS_BETTER.items():
         assert stored.metrics[name].higher_is_better is better
     assert stored.shape == {"n": 800, "d": 20, "q": 8, "batches": 7}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_ubs.functional import stratified_order
+from lightning_ubs.functional.stratification import _neediest
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -101,3 +107,65 @@ def test_a_label_that_includes_a_rarer_one_is_spread_as_evenly() -> None:
     labels[:4, 0] = 1
     labels[:8, 1] = 1
     assert all(positives(labels, 4, seed) == [[1.0, 2.0]] * 4 for seed in range(20))
+
+
+def one_at_a_time(quota: list[Fraction], room: list[int], count: int) -> list[tuple[Fraction, int]]:
+    """Quota and room of the batch that each sample of a label goes to, by the rule as it is written."""
+    quota, room, picked = list(quota), list(room), []
+    for _ in range(count):
+        best = max((k for k in range(len(room)) if room[k]), key=lambda k: (quota[k], room[k]))
+        picked.append((quota[best], room[best]))
+        quota[best] -= 1
+        room[best] -= 1
+    return picked
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), batches=st.integers(1, 12), unit=st.integers(1, 9))
+def test_a_label_that_is_dealt_at_once_goes_where_sample_after_sample_goes(data, batches: int, unit: int) -> None:
+    numbers = st.lists(st.integers(-9 * unit, 9 * unit), min_size=batches, max_size=batches)
+    rooms = st.lists(st.integers(0, 9), min_size=batches, max_size=batches)
+    quota, room = np.array(data.draw(numbers)), np.array(data.draw(rooms))
+    count = data.draw(st.integers(0, int(room.sum())))
+    batch_of = _neediest(quota, room, unit, count, np.random.default_rng(data.draw(st.integers(0, 99))))
+    left, places, picked = quota.copy(), room.copy(), []
+    for batch in batch_of:
+        picked.append((Fraction(int(left[batch]), unit), int(places[batch])))
+        left[batch] -= unit
+        places[batch] -= 1
+    assert picked == one_at_a_time([Fraction(int(one), unit) for one in quota], room.tolist(), count)
+
+
+def in_words(labels: torch.Tensor, batch_size: int, random: np.random.Generator) -> list[tuple[float, ...]]:
+    """Positives of each label in each batch, by the rule as it is written: one sample after the other, in fractions."""
+    present, n = labels.numpy() > 0, len(labels)
+    room = [batch_size] * (n // batch_size) + [n % batch_size] * (n % batch_size > 0)
+    quota = [[Fraction(int(column.sum()) * size, n) for size in room] for column in present.T]
+    members: list[list[int]] = [[] for _ in room]
+    left = set(range(n))
+    while any(present[sample].any() for sample in left):
+        counts = [sum(present[sample, label] for sample in left) for label in range(present.shape[1])]
+        label = min((label for label in range(len(counts)) if counts[label]), key=lambda label: counts[label])
+        for sample in random.permutation([sample for sample in sorted(left) if present[sample, label]]).tolist():
+            free = [k for k in range(len(room)) if room[k]]
+            most = max((quota[label][k], room[k]) for k in free)
+            batch = int(random.choice([k for k in free if (quota[label][k], room[k]) == most]))
+            members[batch].append(sample)
+            left.discard(sample)
+            room[batch] -= 1
+            for other in np.flatnonzero(present[sample]):
+                quota[other][batch] -= 1
+    for sample in random.permutation(sorted(left)).tolist():
+        batch = next(k for k in range(len(room)) if room[k])
+        members[batch].append(sample)
+        room[batch] -= 1
+    return sorted(tuple(labels[batch].sum(0).tolist()) for batch in members)
+
+
+def test_batches_are_as_often_of_each_kind_as_by_the_rule_as_it_is_written() -> None:
+    labels = (torch.rand(11, 5, generator=seeded(2)) < torch.linspace(0.3, 0.6, 5)).float()
+    runs, random = 1500, np.random.default_rng(0)
+    ours = Counter(str(sorted(map(tuple, positives(labels, 3, seed)))) for seed in range(runs))
+    theirs = Counter(str(in_words(labels, 3, random)) for _ in range(runs))
+    assert len(theirs) > 5
+    assert sum(abs(ours[kind] - theirs[kind]) for kind in ours | theirs) / (2 * runs) < 0.07

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -126,6 +127,23 @@ def identical_curves(random: np.random.Generator) -> list[RunRecord]:
     ]
 
 
+def accuracies(random: np.random.Generator) -> list[RunRecord]:
+    """Two methods on three folds, scored by accuracies in percent of fifty samples."""
+    return [
+        record(name, [100 * round(50 * (0.8 + random.normal(0, SPREAD))) / 50], fold)
+        for fold in range(3)
+        for name in ("random", "ubs")
+    ]
+
+
+def losses(random: np.random.Generator) -> list[RunRecord]:
+    """Three methods, each trained with two losses on five folds."""
+    return [
+        replace(record(name, [0.8 + random.normal(0, SPREAD)], fold), model=loss)
+        for fold, name, loss in itertools.product(range(5), ("random", "ubs", "active"), ("BCE", "focal"))
+    ]
+
+
 SIMULATIONS: dict[str, Simulation] = {
     "5 seeds": lambda random: store(random, seeds=5),
     "5 folds": lambda random: store(random, folds=5),
@@ -142,6 +160,8 @@ SIMULATIONS: dict[str, Simulation] = {
     "2 datasets": lambda random: store(random, folds=5, datasets=2, between_datasets=SPREAD / 2),
     "4 datasets": lambda random: store(random, folds=5, datasets=4, between_datasets=SPREAD / 2),
     "6 datasets": lambda random: store(random, folds=5, datasets=6, between_datasets=SPREAD),
+    "accuracies of 50 samples": accuracies,
+    "3 selections, 2 losses": losses,
     "identical curves": identical_curves,
     "three budgets": budgets,
     "three budgets, rising": lambda random: budgets(random, rising=True),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_ubs._utils.known_metrics import THIRDS
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.metrics import HIGHER_IS_BETTER
@@ -84,6 +85,11 @@ def fake_run(
             "coverage": 4.2,
             "micro_f1": 0.6,
             "macro_f1": 0.4,
+            "brier_score": 0.1,
+            "calibration_error": 0.02,
+            "map_rare": score - 0.4 + run.normal(0, 0.004),
+            "map_medium": score - 0.3,
+            "map_frequent": score - 0.2,
             "map": score - 0.3 + run.normal(0, 0.002),
         },
         "best_epoch": int(validation[:-1].argmax()),
@@ -104,6 +110,7 @@ def fake_run(
         },
         "seconds": epochs * seconds,
         "shape": {"n": 1500, "d": 103, "q": len(LABELS), "batches": 12},
+        "draws": dict.fromkeys(THIRDS, 1.0) if selection == "random" else {"rare": 1.5, "medium": 1.1, "frequent": 0.9},
         "versions": VERSIONS,
         "started": "2025-01-01T12:00:00",
         **changes,

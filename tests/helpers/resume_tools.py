@@ -10,41 +10,21 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
+from all_strategies import all_strategies
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lightning_ubs import (
-    D2ACE,
-    UBS,
-    ActiveBias,
-    Balance,
-    BatchSelection,
-    ClassAware,
-    EpochSize,
-    EvaluationPass,
-    HardImbalance,
-    InfoBatch,
-    LossBias,
-    Random,
-    RecencyBias,
-    RepeatFactor,
-    Strategy,
-    Weighted,
-)
+from lightning_ubs import UBS, BatchSelection, EpochSize, EvaluationPass, GroupScores, InfoBatch, Strategy, Weighted
 
-STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    "UBS": UBS,
-    "ActiveBias": ActiveBias,
-    "RecencyBias": RecencyBias,
-    "HardImbalance": HardImbalance,
-    "Balance": Balance,
-    "Random": Random,
-    "LossBias": LossBias,
-    "InfoBatch": InfoBatch,
+
+def double_the_second(weights: Tensor, progress: float) -> Tensor:
+    """Scores of groups that say how often they were asked for."""
+    return weights * torch.tensor([1.0, 2.0, 1.0 + progress])
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = all_strategies() | {
     "Weighted": partial(Weighted, weights=[1.0 + i % 5 for i in range(52)]),
-    "RepeatFactor": partial(RepeatFactor, 0.9),
-    "ClassAware": ClassAware,
-    "D2ACE": D2ACE,
+    "GroupScores": partial(GroupScores, groups=[i % 3 for i in range(52)], scores=double_the_second),
     "InfoBatch, original": partial(InfoBatch, original=True),
     "UBS, shorter and unbiased": UBS,
     "UBS, evaluated": UBS,

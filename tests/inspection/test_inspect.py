@@ -19,14 +19,16 @@ from resume_tools import Recorder as Network
 from tiny_training import N, Q, Tiny, Watch, data, fit, loader, trainer
 from torch.utils.data import Subset, TensorDataset
 
-from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError, Weighted
+from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, LossBias, Random, SelectionError, Strategy, Weighted
 from lightning_ubs.functional import (
     draw_epoch,
     expected_distinct,
     selection_probabilities,
     uncertainty_correlation,
 )
+from lightning_ubs.inspection.frame import KnownLabels
 from lightning_ubs.inspection.outlook import epoch_outlooks
+from lightning_ubs.reading import DatasetLabels
 
 COLUMNS = [
     "id", "weight", "probability", "times_drawn", "last_epoch_drawn", "mean_uncertainty", "fluctuation", "latest_loss",
@@ -278,6 +280,19 @@ def test_label_names_come_from_the_user_the_datamodule_or_the_dataset(
     assert selection.plot_data_map(expected[1]).axes[0].get_title(loc="left").endswith(f"with {expected[1]}")
 
 
+def test_names_that_cannot_be_read_are_looked_for_elsewhere() -> None:
+    class Closed(TensorDataset):
+        classes = NAMES
+
+        @property
+        def label_names(self) -> Any:
+            raise OSError("closed")
+
+    known = KnownLabels()
+    known.see(DatasetLabels(None, data()), Closed(*data().tensors))
+    assert known.names(Q) == NAMES
+
+
 def test_a_wrong_number_of_names_is_refused() -> None:
     selection = BatchSelection(UBS(), warmup_epochs=1, label_names=["one"])
     fit(selection, max_epochs=2)
@@ -514,3 +529,36 @@ def test_the_page_about_looking_inside_runs_as_printed(tmp_path: Path, monkeypat
         exec(block, {})
     made = {"schedule.png", "samples.csv", "data_map.png", "threes.png", "correlation.png", "last.ckpt", "results"}
     assert made <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_history_is_what_the_last_steps_predicted_oldest_first(trained: tuple[BatchSelection, Tiny, Watch]) -> None:
+    selection, module, _ = trained
+    values, counts = selection.history()
+    assert (values.shape, values.dtype, counts.tolist()) == ((N, 3, Q), torch.float32, [3] * N)
+    histories = module.histories(6)
+    expected = np.array([histories[i][-3:] for i in range(N)])
+    assert values.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+class AsksInEveryStep(Watch):
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        plan, k = self.selection.plan, trainer.fit_loop.batch_idx
+        if trainer.current_epoch == 0:
+            counts = self.selection.history()[1]
+            assert counts.sum() == sum(len(plan[step]) for step in range(k + 1))
+
+
+def test_the_history_includes_pending_steps() -> None:
+    selection = BatchSelection(UBS(window=3), warmup_epochs=2)
+    asks = AsksInEveryStep(selection)
+    trainer(selection, asks, max_epochs=2).fit(Tiny(), loader())
+
+
+@pytest.mark.parametrize("strategy", [Random(), ActiveBias()])
+def test_a_history_that_is_not_kept_is_refused(strategy: Strategy) -> None:
+    selection = BatchSelection(strategy, warmup_epochs=1)
+    with pytest.raises(SelectionError, match="no training data yet"):
+        selection.history()
+    fit(selection, max_epochs=2)
+    with pytest.raises(SelectionError, match="use UBS"):
+        selection.history()

@@ -160,6 +160,7 @@ def test_bf16_stays_finite_and_hands_out_single_precision(name: str, precision: 
     assert all(probs.dtype == torch.float32 and probs.isfinite().all() for probs in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and g++ is not installed")
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_forward_predicts_the_same(name: str) -> None:
@@ -179,6 +180,27 @@ def test_a_model_of_constant_output_is_exposed(tmp_path: Path) -> None:
         result = trainer_of(tmp_path).test(model, loader(), verbose=False)[0]
     assert result["test_macro_auc"] == 1.0
     assert result["test_macro_auc_half"] == 0.5
+
+
+@pytest.mark.parametrize(("kept", "thirds"), [(batch(64)[1], 3), (batch(64)[1].numpy(), 3), (["a", "b"], 0), (None, 0)])
+def test_precision_by_label_frequency_is_logged_where_the_labels_are_shown(
+    kept: Any, thirds: int, tmp_path: Path
+) -> None:
+    class Data(L.LightningDataModule):
+        train_labels = kept
+
+        def train_dataloader(self) -> Any:
+            return loader()
+
+        val_dataloader = train_dataloader
+
+    trainer = trainer_of(tmp_path, max_epochs=1)
+    trainer.fit(MLP(D, Q), datamodule=Data())
+    logged = trainer.callback_metrics
+    assert sum(f"val_map_{third}" in logged for third in ("rare", "medium", "frequent")) == thirds
+    if thirds:  # of five labels two are rare, two medium, one is frequent
+        parts = [2 * logged["val_map_rare"], 2 * logged["val_map_medium"], logged["val_map_frequent"]]
+        assert sum(parts) / 5 == pytest.approx(float(logged["val_map"]))
 
 
 def test_optimizer_is_adam_with_coupled_decay() -> None:

@@ -105,6 +105,7 @@ NO_COLUMNS: dict[str, Any] = {
     "a structured array": lambda: np.zeros(N, dtype=[("a", int)]),
     "dates": lambda: np.zeros(N, dtype="M8[s]"),
     "complex numbers": lambda: np.zeros((N, 3), dtype=complex),
+    "complex numbers of torch": lambda: torch.zeros(N, 3, dtype=torch.complex64),
     "a nested tensor": lambda: torch.nested.nested_tensor([torch.zeros(i + 1) for i in range(N)]),
     "a jagged tensor": lambda: torch.nested.nested_tensor([torch.zeros(i + 1) for i in range(N)], layout=torch.jagged),
     "a tensor without data": lambda: torch.zeros(N, 3, device="meta"),

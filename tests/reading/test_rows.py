@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import Dataset, TensorDataset
 
-from lightning_ubs import UBS, BatchSelection, SelectionError
+from lightning_ubs import UBS, Balance, BatchSelection, SelectionError
 from lightning_ubs.reading import DatasetLabels, IdVerification, samples
 
 X, Y = data().tensors
@@ -226,6 +226,34 @@ def test_a_row_that_is_missing_in_any_batch_is_named(ids: Any) -> None:
         assert "torch.utils.data.Subset" in message
 
 
+def test_rows_that_were_added_in_a_later_batch_are_named() -> None:
+    def adding(samples: list[Any]) -> Any:
+        return stacked(samples * 2 if len(samples) < 8 else samples)
+
+    message = refusal(rows=loader(Hidden(), collate_fn=adding))
+    assert "epoch 0, batch 5 has rows for 4 samples, but the planned batch has 2" in message
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("returns", [True, False], ids=["returned", "hidden"])
+def test_a_last_batch_of_one_sample_may_have_lost_its_axis(labels: int, returns: bool) -> None:
+    class Squeezes(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            logits = self(x).squeeze()
+            self.record(x, logits.reshape(len(x), -1))
+            loss = bce(logits, y.squeeze())
+            return {"loss": loss, "logits": logits} if returns else loss
+
+    chosen, module = BatchSelection(UBS(), warmup_epochs=1), Squeezes(q=labels)
+    _, watch, _ = fit(chosen, module, loader(data(n=41, q=labels)), max_epochs=2)
+    assert module.ids() == watch.plans
+    values, _ = chosen.history()
+    last = module.seen[1][-1]
+    assert len(last[0]) == 1
+    assert torch.allclose(values[last[0][0], -1], last[1][0])
+
+
 def test_the_batch_of_the_only_loader_in_a_dict_is_its_own() -> None:
     class Inner(Tiny):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -308,6 +336,18 @@ def test_a_second_fit_on_other_samples_is_refused_and_a_new_one_is_not(half: Any
     trainer(chosen, max_epochs=2).fit(Tiny(), loader(half(1)))
 
 
+def test_a_second_fit_on_a_dataset_of_another_size_begins_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    chosen = BatchSelection(UBS(), warmup_epochs=1)
+    made = trainer(chosen, max_epochs=2)
+    made.fit(Tiny(), loader(shown_half(0)))
+    made.fit_loop.max_epochs = 4
+    made.fit(Tiny(), loader())
+    assert chosen.times_drawn is not None
+    assert chosen.times_drawn.sum() == 2 * N
+    assert "another size than in the previous fit, so what was learned is forgotten: selection joins" in caplog.text
+
+
 def test_the_same_samples_in_another_form_continue(tmp_path: Any) -> None:
     forms = [TensorDataset(X, Y), TensorDataset(X, Y.bool()), TensorDataset(X.double().float(), Y.to(torch.uint8))]
     path, before = tmp_path / "last.ckpt", None
@@ -344,6 +384,64 @@ def test_a_checkpoint_of_the_first_release_tells_nothing_of_its_dataset_and_stil
         callback.pop("labels", None)
     torch.save(state, tmp_path / "old.ckpt")
     trainer(BatchSelection(UBS(), warmup_epochs=1), max_epochs=3).fit(Tiny(), loader(), ckpt_path=tmp_path / "old.ckpt")
+
+
+class Shows(Hidden):
+    """Keeps something with one row per sample that is not its labels."""
+
+    def __init__(self, item: Any = None, **kept: Any) -> None:
+        super().__init__()
+        self.item = item
+        vars(self).update(kept)
+
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i) if self.item is None else self.item(self, i)
+
+
+class Unpacks(Tiny):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y, *rest = batch
+        known = rest[0] if rest and rest[0].dtype == torch.bool else torch.ones_like(y)
+        logits = self(x)
+        self.record(x, logits)
+        return (bce(logits, y.nan_to_num().clamp(min=0), reduction="none") * known).sum() / known.sum()
+
+
+OTHERS = torch.rand(N, 3, generator=torch.Generator().manual_seed(4)) < 0.5
+KNOWN = torch.rand(N, 3, generator=torch.Generator().manual_seed(5)) < 0.8
+NOT_LABELS: dict[str, Any] = {
+    "a matrix of as many zeros and ones": Shows(groups=OTHERS),
+    "a matrix of zeros and ones that is wider": Shows(words=torch.cat([OTHERS, OTHERS], 1)),
+    "the main class": Shows(labels=Y.argmax(1)),
+    "a number of classes under the name of labels": Shows(targets=(torch.arange(N) % 3).tolist()),
+    "a matrix that comes beside the labels": Shows(lambda self, i: (X[i], Y[i], self.groups[i].float()), groups=OTHERS),
+    "what is known of the labels": TensorDataset(X, Y.masked_fill(~KNOWN, torch.nan), KNOWN),
+    "what is known of labels of -1": TensorDataset(X, Y.masked_fill(~KNOWN, -1), KNOWN),
+}
+
+
+@pytest.mark.parametrize("kept", NOT_LABELS)
+def test_what_only_looks_like_labels_raises_no_alarm(kept: str) -> None:
+    selection, module = BatchSelection(UBS(), warmup_epochs=1), Unpacks()
+    module, watch, _ = fit(selection, module, loader(NOT_LABELS[kept]), max_epochs=2)
+    assert module.ids() == watch.plans
+    assert selection.to_frame()["labels"].isna().all()
+
+
+def test_what_only_looks_like_labels_hides_no_sorted_batch() -> None:
+    for dataset in (Shows(groups=OTHERS), Shows(tags=Y)):
+        assert "predictions would be credited to other samples" in refusal(rows=loader(dataset, collate_fn=sorting))
+
+
+def test_a_strategy_that_works_with_labels_is_not_given_others() -> None:
+    dataset = Shows(groups=OTHERS)
+    for labels in (None, Y):
+        selection = BatchSelection(Balance(), warmup_epochs=1, labels=labels)
+        if labels is None:
+            with pytest.raises(SelectionError, match=r"dataset's groups \[42, 3\].*labels="):
+                fit(selection, train=loader(dataset), max_epochs=1)
+        else:
+            fit(selection, train=loader(dataset), max_epochs=1)
 
 
 class Foreign(Hidden):
@@ -394,6 +492,27 @@ FOREIGN: dict[str, Any] = {
 def test_items_of_any_layout_are_compared(layout: str) -> None:
     train(Tiny(), Foreign(*FOREIGN[layout]).loader(in_order=True), max_epochs=1)
     assert "not those of the items" in refusal(rows=Foreign(*FOREIGN[layout]).loader(in_order=False))
+
+
+class Packed:
+    """A batch of a class of its own, of which a property raises."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.x, self.truth = stacked(samples)
+
+    @property
+    def labels(self) -> Any:
+        raise OSError("closed")
+
+
+def test_a_batch_may_have_a_property_that_raises() -> None:
+    class Opens(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step((batch.x, batch.truth), batch_idx)
+
+    module = Opens()
+    _, watch, _ = fit(BatchSelection(UBS(), warmup_epochs=1), module, loader(collate_fn=Packed), max_epochs=2)
+    assert module.ids() == watch.plans
 
 
 class Ends(Hidden):

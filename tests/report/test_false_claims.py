@@ -29,6 +29,37 @@ def test_equal_methods_are_rarely_told_apart(name: str) -> None:
     assert false_claims(SIMULATIONS[name], TIMES) <= MOST
 
 
+def test_the_order_of_runs_changes_no_word() -> None:
+    random = np.random.default_rng(0)
+    stores = {
+        "datasets": store(random, methods=6, folds=2, datasets=6, gain=SPREAD),
+        "losses": [
+            replace(one, model=loss) for loss in ("zeta", "BCE") for one in store(random, methods=2, folds=3, gain=0.1)
+        ],
+        "budgets": budgets(random),
+        "repeated": store(random, folds=3, seeds=2) + store(random, folds=3, seeds=2),
+        "unequal": [one for one in store(random, methods=2, folds=6, seeds=2) if random.random() < 0.7],
+    }
+    for name, records in stores.items():
+        told = console_verdict(records, "val_auc")
+        for _ in range(3):
+            random.shuffle(records)  # type: ignore[arg-type]
+            assert console_verdict(records, "val_auc") == told, name
+
+
+def test_as_many_runs_as_the_verdict_names_show_the_difference_it_names() -> None:
+    """From pilots of eight folds; each names a number of its own, of which half a dozen or so is too few."""
+    random, found, tried = np.random.default_rng(0), 0, 0
+    while tried < TIMES:
+        said = console_verdict(store(random, folds=8, gain=SPREAD / 2), "val_auc")
+        named = re.search(r"about (\d+) runs would show ([\d.]+\d)", said)
+        if named and int(named[1]) < 100:
+            tried += 1
+            again = store(random, folds=int(named[1]), gain=float(named[2]))
+            found += "ubs is better than random" in console_verdict(again, "val_auc")
+    assert 0.65 <= found / tried <= 0.95
+
+
 @pytest.mark.parametrize("rising", [False, True])
 def test_equal_methods_rarely_save_training_however_wide_the_margin(rising: bool) -> None:
     assert false_claims(lambda random: budgets(random, rising), TIMES, margin=0.02, words=SAVES) <= MOST

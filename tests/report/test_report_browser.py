@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import shutil
@@ -10,12 +11,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_fixtures import fake_run, full_results, save
+from report_fixtures import fake_run, fake_trace, full_results, save
 
 from lightning_ubs.report import build_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
 # The page sits in a frame of the wanted width; the parent, of the same origin, measures it.
 FRAME = """<!doctype html><iframe id="page" style="width:{width}px;height:900px;border:0" srcdoc="{page}"></iframe>
@@ -24,12 +25,14 @@ FRAME = """<!doctype html><iframe id="page" style="width:{width}px;height:900px;
 const frame = document.getElementById("page");
 frame.onload = () => {{
   const root = frame.contentDocument;
+  const shut = root.documentElement.scrollHeight;
   root.querySelectorAll("details").forEach(item => item.open = true);
   const size = item => item.getBoundingClientRect();
   const figures = [...root.querySelectorAll("figure svg")];
   document.getElementById("measured").textContent = JSON.stringify({{
     width: frame.contentWindow.innerWidth,
     scroll: root.documentElement.scrollWidth,
+    height: shut,
     tables: root.querySelectorAll("table").length,
     figures: figures.length,
     flat: figures.filter(item => size(item).height < 60 || size(item).width < 200).length,
@@ -97,3 +100,17 @@ def test_nothing_overflows_and_no_figure_is_missing(page: Path, width: int, tmp_
     assert measured["figures"] == page.read_text().count("<figure")
     assert measured["cut"] == []
     assert measured["moved"] == 0  # the first column of every table stays in sight
+
+
+@pytest.mark.parametrize(("width", "most"), [(1280, 3500), (390, 6000)])
+def test_the_answer_to_a_small_question_is_a_short_page(width: int, most: int, tmp_path: Path) -> None:
+    for selection, fold in itertools.product(("random", "active", "ubs"), range(3)):
+        traced = (selection, fold) == ("ubs", 0)
+        record = fake_run(selection=selection, fold=fold, trace=traced)
+        store = save(tmp_path / "results", record)
+        if traced:
+            store.write_trace(record.key, **fake_trace())
+    page = build_report(tmp_path / "results", formats=("html",), command="lightning-ubs compare data=yeast")
+    measured = measure(page, width, tmp_path)
+    assert int(str(measured["height"])) <= most
+    assert (measured["scroll"], measured["wide"]) == (width, 0)

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def read(path: Path) -> Structure:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    full_results(folder, folds=2, models=("clif",))
+    store = full_results(folder, folds=2, models=("clif",))
+    store.append(fake_run(selection="random", label="Random half", parameters={"epoch_size": 0.5}))
     (folder / "paper.csv").write_text(PAPER)
     return build_report(
         folder, paper=folder / "paper.csv", title="Made-up results", formats=("html", "svg", "png", "csv", "latex")
@@ -95,7 +97,8 @@ def test_every_kind_of_figure_appears_when_its_data_are_there(full: Path) -> Non
         "data-map-yeast-clif",
     } <= names
     assert names == {path.stem for path in (full.parent / "figures").glob("*.png")}
-    assert page.tags["figure"] == len(names)
+    assert page.tags["figure"] == len(names - {"gain"}), "the page draws the gains without an image"
+    assert 'class="forest"' in full.read_text()
 
 
 def test_the_verdict_comes_before_tables_and_tables_before_figures(full: Path) -> None:
@@ -169,6 +172,23 @@ def test_tables_hold_value_rank_best_and_average_rank(full: Path) -> None:
     assert f"{np.mean(hard):.2f}</td>" in text
 
 
+def test_rare_and_frequent_labels_stand_in_a_table_of_what_all_methods_share(tmp_path: Path) -> None:
+    runs = [fake_run(selection=name, fold=fold) for name in ("random", "ubs") for fold in range(3)]
+    old = fake_run(selection="ubs", fold=3, metrics={"macro_auc": 0.7, "macro_f1": 0.4}, draws={})
+    plain = fake_run(selection="random", fold=3)
+    save(tmp_path, *runs, old, plain)
+    page = read(build_report(tmp_path, formats=("html", "csv")))
+    rows = list(csv.DictReader((tmp_path / "report" / "tables" / "labels.csv").read_text().splitlines()))
+    assert [(row["method"], row["runs"], row["draws_rare"]) for row in rows] == [
+        ("Random", "3", "1.0"),
+        ("UBS", "3", "1.5"),
+    ]
+    rare = np.mean([run.metrics["map_rare"].value for run in runs[3:]])
+    assert float(rows[1]["map_rare"]) == pytest.approx(rare)
+    assert f"UBS {rare:.4f}" in page.text
+    assert "1 run recorded none of this and is left out" in page.text
+
+
 def test_the_paper_stands_beside_ours(full: Path) -> None:
     rows = list(csv.DictReader((full.parent / "tables" / "paper_macro_auc.csv").read_text().splitlines()))
     assert {(row["dataset"], row["method"], row["paper"]) for row in rows} == {
@@ -204,7 +224,7 @@ def test_the_same_results_give_the_same_page_in_any_process(tmp_path: Path) -> N
         code = f"from lightning_ubs.report import build_report; build_report({str(tmp_path)!r}, formats=('html',))"
         subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, check=True)
         pages.append((tmp_path / "report" / "index.html").read_text())
-    assert "Critical-difference diagram" in pages[0]
+    assert "Significance tests" in pages[0]
     assert pages[0] == pages[1]
 
 
@@ -217,14 +237,40 @@ def test_a_figure_without_data_is_a_line_that_says_what_to_run(tmp_path: Path) -
     assert page.tags["figure"] == 0
 
 
-def test_methods_without_ubs_are_still_ranked(tmp_path: Path) -> None:
-    for fold in range(3):
-        for selection in ("random", "active", "hard"):
-            ResultsStore(tmp_path).append(fake_run(selection=selection, fold=fold, curves={}))
+@pytest.mark.parametrize("datasets", [4, 5])
+def test_methods_without_ubs_are_still_ranked_from_five_datasets_on(tmp_path: Path, datasets: int) -> None:
+    for data, selection in itertools.product(range(datasets), ("random", "active", "hard")):
+        ResultsStore(tmp_path).append(fake_run(f"set{data}", selection=selection, curves={}))
     page = read(build_report(tmp_path, formats=("html",)))
     assert "Active against Random" in page.text
     assert "Hard over Random" in page.text
-    assert "Friedman test and critical differences" in page.text
+    for words in ("Friedman test and critical differences", "Average rank"):
+        assert (words in page.text) == (datasets == 5)
+
+
+def test_savings_are_told_from_two_budgets_of_plain_shuffling_on(tmp_path: Path) -> None:
+    short = {"epoch_size": 0.5}
+    for fold, (selection, parameters) in itertools.product(range(3), (("random", {}), ("ubs", {}), ("ubs", short))):
+        samples = {"samples": [750 if parameters else 1500] * 40}
+        record = fake_run(selection=selection, fold=fold, parameters=parameters)
+        save(tmp_path, replace(record, curves={**record.curves, **samples}))
+    assert "Samples trained" not in build_report(tmp_path, formats=("html",)).read_text()
+    for fold in range(3):
+        record = fake_run(selection="random", fold=fold, parameters=short)
+        save(tmp_path, replace(record, curves={**record.curves, "samples": [750] * 40}))
+    assert "Samples trained" in build_report(tmp_path, formats=("html",)).read_text()
+
+
+def test_the_page_says_what_was_run_and_by_which_command(tmp_path: Path) -> None:
+    versions = {"torch": "2.6.0", "machine": "Linux x86_64, 2 processors"}
+    save(
+        tmp_path,
+        *(fake_run(selection=name, fold=fold, versions=versions) for name in ("random", "ubs") for fold in range(3)),
+    )
+    page = read(build_report(tmp_path, formats=("html",), command="lightning-ubs compare data=yeast")).text
+    what = page[page.rindex("What was run") :]
+    told = ("1500 training samples", "lambda1 0.5", "40 epochs", "torch 2.6.0", "Linux x86_64", "compare data=yeast")
+    assert [words for words in told if words not in what] == []
 
 
 def test_few_datasets_are_said_to_be_no_independent_evidence(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_fewer_epochs_for_the_same_result_are_said_in_words() -> None:
     (text,) = (one for one in found.sentences if "saves" in one)
     assert text.startswith("UBS saves training: 30 epochs with 0.38 × the samples, 0.38 × the seconds; Macro-AUC +0.00")
     assert "within 0.002 of Random in 80 epochs, and +0.011" in text
-    assert "against the control, Random in 30 epochs; corrected for 1 trainings (p = 0.0" in text
+    assert "against the control, Random in 30 epochs; corrected for 1 training (p = 0.0" in text
 
 
 def test_a_cheaper_training_saves_nothing_where_plain_shuffling_of_that_length_does_the_same() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from report_fixtures import DATASETS, fake_run, save
 
-from lightning_ubs.experiment.record import RunRecord
+from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.report import Report, ReportError, build_report, console_verdict
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, load_results
@@ -99,6 +99,15 @@ def test_differences_within_the_margin_are_called_equal(tmp_path: Path) -> None:
     assert "equal within 0.002" in build_report(tmp_path, formats=("html",), margin=0.002).read_text()
 
 
+def test_a_difference_in_a_loss_of_small_size_is_not_printed_as_zero() -> None:
+    records = [
+        replace(one, metrics={"loss": MetricValue(3e-5 + (2e-6 + 1e-7 * one.fold) * (one.selection == "ubs"), False)})
+        for fold in range(3)
+        for one in pair("yeast", 0.0, fold)
+    ]
+    assert "UBS is worse than Random in loss: −0.0000021 (95 % −0.0000023 to −0.0000019)" in console_verdict(records)
+
+
 @pytest.mark.parametrize("margin", [0, -0.1, float("nan"), "0.001", True])
 def test_a_margin_that_is_none_is_refused(margin: Any) -> None:
     with pytest.raises(ReportError, match=r"margin=.* is out of range; give the difference that does not matter"):
@@ -144,6 +153,43 @@ def test_folds_whose_training_targets_are_the_same_are_one_split() -> None:
     assert "on one split of the data" in console_verdict([replace(one, seed=one.fold) for one in records])
 
 
+def test_more_splits_of_the_same_two_datasets_are_not_promised_to_show_what_they_cannot() -> None:
+    gains = [0.011, -0.006, 0.004, 0.009, -0.008]
+    records = [run for data in DATASETS[:2] for fold, gain in enumerate(gains) for run in pair(data, gain, fold)]
+    (verdict,) = judge(Results(records))
+    assert verdict.sentences[1].endswith("; no number of runs on these datasets would show 0.002.")
+    text = console_verdict([replace(one, fold=0, seed=one.fold) for one in records])
+    assert "over 10 seeds on one split of each of these 2 datasets: says nothing about another split" in text
+    assert " runs would show 0.002, each on a split of its own." in text
+
+
+def test_seeds_that_repeat_a_split_are_not_counted_as_runs() -> None:
+    gains = [0.011, -0.006, 0.004, 0.009]
+    records = [
+        run for fold, gain in enumerate(gains) for seed in (0, 1) for run in pair("yeast", gain, fold, seed=seed)
+    ]
+    assert "With 4 splits a difference below" in console_verdict(records)
+
+
+def test_plain_shuffling_of_whole_epochs_is_what_others_are_compared_with() -> None:
+    records = []
+    for fold in range(3):
+        random, ours = pair("yeast", 0.01, fold)
+        half = fake_run("yeast", "mlp", "random", fold, label="A half", parameters={"epoch_size": 0.5})
+        records += [half, random, ours]
+    assert {verdict.theirs for verdict in judge(Results(records))} == {"Random"}
+
+
+def test_scores_that_come_in_steps_are_not_called_equal_because_no_step_was_taken() -> None:
+    """Percentages of seven test samples, the same for both methods on each fold."""
+    records = [
+        replace(one, monitor="val_auc", metrics={"auc": MetricValue((6 - one.fold % 2) * 100 / 7, True)})
+        for fold in range(3)
+        for one in pair("yeast", 0.0, fold)
+    ]
+    assert "undecided in auc" in console_verdict(records, margin=1.0)
+
+
 def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
     records = [run for data in DATASETS[:3] for fold in range(3) for run in pair(data, 0.02 + 0.001 * fold, fold)]
     assert "over 9 splits, on these 3 datasets" in console_verdict(records)
@@ -151,9 +197,27 @@ def test_fewer_than_five_datasets_are_named_as_the_scope() -> None:
 
 def test_a_set_and_its_repaired_form_are_one_dataset() -> None:
     names = ("scene", "yeast", "enron", "bibtex", "rcv1subset1", "rcv1subset1_aligned")
+    results = Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * (number > 3) - 0.005)])
+    (block,) = build_table(results, MACRO_AUC).blocks
+    assert block.average_ranks == [1 + 1 / 5, 2 - 1 / 5], "Random is ahead on four of five"
     (verdict,) = judge(Results([run for number, data in enumerate(names) for run in pair(data, 0.01 * number)]))
     assert verdict.primary.evidence.units == 5
     assert sorted(verdict.primary.datasets.values())[-1] == pytest.approx(0.045)
+
+
+def test_runs_that_agree_to_the_last_digit_are_said_to() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", 0.0, fold)]
+    same = [replace(one, metrics={"macro_auc": MetricValue(0.8123457 + one.fold / 271, True)}) for one in records]
+    text = console_verdict(same)
+    assert "UBS and Random are equal within 0.001 in Macro-AUC" in text
+    assert "The scores of all 3 runs are the same to the last digit" in text
+
+
+def test_scores_that_no_pair_has_are_said_to_be_missing() -> None:
+    records = [run for fold in range(3) for run in pair("yeast", math.nan, fold)]
+    assert "no two runs of Random and UBS have a number for Macro-AUC that can be compared" in console_verdict(records)
+    with pytest.raises(ReportError, match="there are no runs to compare"):
+        console_verdict([])
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

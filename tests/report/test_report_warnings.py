@@ -57,6 +57,14 @@ def test_a_training_whose_best_epoch_is_its_last_is_named(tmp_path: Path) -> Non
         assert "The best epoch is the last in 4 of 4 runs of scene, clif." in text
 
 
+@pytest.mark.parametrize(("last", "said"), [(0.9003, False), (0.9100, True)])
+def test_a_last_epoch_that_is_best_by_chance_is_not_called_unfinished(tmp_path: Path, last: float, said: bool) -> None:
+    level = [0.7, *[0.9, 0.899] * 19, last]
+    curves = {"epoch": list(range(40)), "val_macro_auc": level}
+    for text in both(tmp_path, *(replace(one, best_epoch=39, curves=curves) for one in pair())):
+        assert ("Not converged" in text) == said
+
+
 def test_a_defective_dataset_is_named_and_its_repaired_form_is_not(tmp_path: Path) -> None:
     for text in both(tmp_path, *pair("rcv1subset1"), *pair("rcv1subset1_aligned")):
         assert "The dataset rcv1subset1 is defective. In samples 3000 to 5999 the labels are shifted" in text

@@ -190,6 +190,14 @@ def test_a_shorter_loader_that_would_be_cycled_is_refused() -> None:
         trainer(chosen(loader="extra")).fit(OfSeveral("extra"), several("dict")[0])
 
 
+def test_a_refused_loader_leaves_no_trace_in_those_of_the_next_fit() -> None:
+    changed = {name: vars(DataLoader)[name] for name in ("__init__", "__setattr__")}
+    with pytest.raises(SelectionError, match="single loader"):
+        trainer(chosen(loader="main")).fit(Tiny(), loader())
+    assert changed == {name: vars(DataLoader)[name] for name in changed}
+    fit(chosen(), train=Own(data(), flavor="own", batch_size=8), max_epochs=1)
+
+
 def test_the_shorter_loader_is_fine_where_the_shortest_sets_the_length() -> None:
     loaders = CombinedLoader(several("dict")[0], mode="min_size")
     selection = chosen(loader="extra", labels=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 
 import lightning as L
@@ -86,6 +87,15 @@ def test_the_seed_of_the_checkpoint_is_kept_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match="written with seed=3"):
         _, resumed = train(tmp_path, make_selection(seed=4), ckpt=saved(tmp_path, make_selection(end_epoch=5)))
     assert resumed.seen == {key: whole.seen[key] for key in resumed.seen}
+
+
+def test_another_way_of_drawing_than_that_of_the_checkpoint_is_told(tmp_path):
+    path = saved(tmp_path, make_selection(end_epoch=5))
+    with pytest.warns(UserWarning, match=r"end_epoch=4 \(checkpoint: 5\), replacement='batch' \(checkpoint: 'syst"):
+        train(tmp_path, make_selection(end_epoch=4, replacement="batch"), ckpt=path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*continues with the arguments")
+        train(tmp_path, make_selection(end_epoch=5), ckpt=path)
 
 
 def test_a_checkpoint_without_selection_can_be_continued_with_it(tmp_path):

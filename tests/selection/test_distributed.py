@@ -12,7 +12,7 @@ from resume_tools import STRATEGIES
 
 from lightning_ubs import SelectionError
 
-PAIRED = tuple(STRATEGIES)
+PAIRED = {name: {"name": name} for name in STRATEGIES} | {"blocks": {"selection": {"order": {"size": 6, "window": 3}}}}
 # Last batches of 5, which two ranks cannot halve, and of 1, which both take.
 UNDIVIDED = (37, 33)
 UNEVEN = [(sampler, workers) for sampler in (False, True) for workers in (0, 1)]
@@ -34,7 +34,7 @@ def assert_ranks_hold_the_same(ranks: list[dict]) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    jobs = {name: {"name": name, "batch_size": 4} for name in PAIRED}
+    jobs = {name: job | {"batch_size": 4} for name, job in PAIRED.items()}
     jobs["cut"] = {"batch_size": 4, "cut": [3, 2]}
     jobs["resumed"] = {"batch_size": 4, "resume": str(folder / "cut" / "cut.ckpt")}
     jobs["sharded"] = {"batch_size": 4, "sharded": True}
@@ -214,7 +214,7 @@ def three(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PAIRED)
 def test_two_processes_select_what_one_with_the_double_batch_would(two, tmp_path, name):
-    one = alone(tmp_path, name=name, batch_size=8)
+    one = alone(tmp_path, **PAIRED[name], batch_size=8)
     both = read(two / name)
     assert global_batches(both) == one["seen"]
     assert_ranks_hold_the_same(both)

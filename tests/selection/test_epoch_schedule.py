@@ -240,3 +240,10 @@ def test_a_configuration_says_it_as_a_mapping() -> None:
     selection = BatchSelection(Random(), epoch_size={"start": 1.0, "end": 0.25})  # type: ignore[arg-type]
     assert selection.epoch_size == FALLING
     assert "EpochSize()" in repr(BatchSelection(epoch_size=FALLING))
+
+
+def test_the_pressure_is_1_in_the_last_epoch_that_max_steps_allows() -> None:
+    selection = BatchSelection(UBS(), warmup_epochs=1)
+    _, watch, made = fit(selection, max_epochs=50, max_steps=7, accumulate_grad_batches=4)  # two steps in each epoch
+    assert (made.global_step, max(watch.shown)) == (7, 3)
+    assert [watch.shown[epoch]["pressure"] for epoch in (1, 2, 3)] == [100.0, pytest.approx(10.0), 1.0]

@@ -264,6 +264,7 @@ def test_a_pytorch_lightning_trainer_works_as_well(tmp_path):
     assert "BatchSelection" in torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]
 
 
+@pytest.mark.slow
 def test_long_trainings_neither_grow_nor_leak(tmp_path):
     """60 epochs here; benchmarks/load.py runs 2,000."""
     selection = make_selection()

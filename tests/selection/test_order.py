@@ -13,7 +13,7 @@ import pytest
 import torch
 from resume_tools import Recorder, make_data
 from tiny_training import Tiny, data, loader, trainer
-from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from lightning_ubs import UBS, ActiveBias, Balance, BatchSelection, Blocks, InfoBatch, Random, SelectionError
 from lightning_ubs.selection.order import BlockOrder, BlockPlan
@@ -93,6 +93,15 @@ def test_joined_datasets_join_their_bounds() -> None:
 
     joined = ConcatDataset([Shown(10, block_bounds=[0, 4, 10]), Shown(3), Shown(5, block_bounds=lambda: [0, 1, 5])])
     assert Blocks().bounds_of(joined).tolist() == [0, 4, 10, 13, 14, 18]
+
+
+def test_a_part_of_a_dataset_has_the_bounds_of_its_samples_if_they_ascend() -> None:
+    whole = Sized(10, block_bounds=[0, 4, 8, 10])
+    part = Subset(whole, [1, 3, 4, 6, 7])  # type: ignore[arg-type]
+    assert Blocks().bounds_of(part).tolist() == [0, 2, 5]
+    with pytest.warns(UserWarning, match=r"do not ascend.*Subset\(dataset, sorted\(indices\)\)"):
+        assert Blocks().bounds_of(Subset(whole, [3, 1])).tolist() == [0, 2]  # type: ignore[arg-type]
+    assert Blocks().bounds_of(Subset(Sized(5), [3, 1])).tolist() == [0, 2]  # type: ignore[arg-type]
 
 
 def test_record_batches_of_a_hugging_face_dataset_are_blocks() -> None:

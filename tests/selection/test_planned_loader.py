@@ -94,6 +94,7 @@ def test_among_processes_workers_are_not_forked_the_moment_a_collective_ends(
 def test_let_go_the_loader_is_of_its_own_class_again(followed: Any) -> None:
     loader, place = followed
     assert type(loader) is not DataLoader
+    assert (type(loader).__name__, type(loader).__module__) == ("DataLoader", DataLoader.__module__)
     assert isinstance(loader, DataLoader)
     unfollow(loader)
     assert type(loader) is DataLoader
@@ -123,6 +124,7 @@ def read(workers: int, first: int, root: int | None = 5) -> list[Any]:
     return batches
 
 
+@pytest.mark.slow
 def test_random_numbers_of_workers_follow_from_the_batch_whoever_makes_it() -> None:
     whole = read(2, 0)
     assert len({float(value) for batch in whole for value in batch.flatten()}) == 3 * N

@@ -71,7 +71,7 @@ def assert_goes_on_equally(resumed, whole):
     assert torch.equal(weights_of(resumed), weights_of(whole))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_resume_from_every_moment_draws_the_same_samples_and_ends_with_equal_weights(tmp_path, name, workers):
     steps = ModelCheckpoint(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_ubs import EpochPlan, SelectionSampler
-from lightning_ubs.selection.plan import BatchLayout, epoch_generator
+from lightning_ubs.functional.drawing import epoch_generator
+from lightning_ubs.selection.plan import BatchLayout
 
 layouts = st.builds(
     BatchLayout,

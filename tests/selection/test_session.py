@@ -265,6 +265,8 @@ def test_the_pressure_ends_in_the_last_epoch_that_is_trained_also_where_averagin
                 seen.append(selection.pressure)
 
         trainer(selection, averaging, Pressure(), max_epochs=5).fit(module, loader())
+        assert selection.times_drawn is not None
+        assert selection.times_drawn.sum() == 5 * N
         return seen
 
     plain = pressures(Tiny())

@@ -20,6 +20,7 @@ LC = {"strategy": {"correlation": "mutual_information"}}
 # 50 samples are no multiple of 2 or 3 batches of 4, and no multiple of 3.
 CASES = {name: {"name": name} for name in STRATEGIES if name != "D2ACE"} | {  # D2ACE keeps all rows everywhere
     "Weighted": {"name": "Weighted", "strategy": {"weights": [1.0 + i % 5 for i in range(50)]}},
+    "GroupScores": {"name": "GroupScores", "strategy": {"groups": [i % 3 for i in range(50)]}},
     "Active_LC": {"name": "ActiveBias", **LC},
     "Recent_LC": {"name": "RecencyBias", **LC},
     "UBS_D": {"strategy": {"correlation": None}},

@@ -64,7 +64,7 @@ def test_samples_lengths_and_weights_follow_the_authors_rule(epochs: int, prune:
             authors.scores[ids] = losses
         lengths.append(len(steps))
         assert len(steps) == -(-len(seen) // 8)
-    assert min(lengths) < max(lengths) == 6
+    assert min(lengths) < max(lengths) == lengths[-1] == 6
     assert made.global_step == sum(lengths)
 
 
@@ -108,3 +108,9 @@ def test_a_resume_continues_with_the_same_samples(tmp_path: Any, every: int, wor
 def test_a_size_of_ones_own_is_refused() -> None:
     with pytest.raises(ValueError, match="decides in each epoch how many samples are left; leave it out"):
         BatchSelection(InfoBatch(original=True), epoch_size=0.5)
+
+
+def test_a_share_that_the_authors_package_does_not_leave_out_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"leaves out at most 0\.9; use less, or original=False"):
+        InfoBatch(prune=0.95, original=True)
+    InfoBatch(prune=0.95)

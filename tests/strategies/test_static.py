@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import lightning as L
 import numpy as np
+import pandas as pd
 import pytest
 import reference
 import torch
+from scipy import sparse
 from tiny_training import D, N, Tiny, Watch, data, fit, loader, trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -73,9 +76,19 @@ def test_without_any_label_every_sample_is_as_likely() -> None:
         assert p_of(strategy, np.zeros((4, 3))).tolist() == [0.25] * 4
 
 
-@pytest.mark.parametrize("of", [list, np.array, torch.tensor, lambda w: np.array(w, dtype=np.int32)])
+@pytest.mark.parametrize(
+    "of",
+    [list, np.array, torch.tensor, lambda w: np.array(w, dtype=np.int32), lambda w: pd.Series(w, index=[7, 8, 9])],
+)
 def test_weights_come_as_lists_arrays_or_tensors(of: Any) -> None:
     assert p_of(Weighted(of([1, 0, 3])), np.zeros((3, 1))).tolist() == [0.25, 0.0, 0.75]
+
+
+@pytest.mark.parametrize("of", [pd.DataFrame, sparse.csr_matrix, np.ndarray.tolist])
+def test_labels_come_as_frames_sparse_matrices_or_lists(of: Any) -> None:
+    matrix = labels()
+    for kind in (ClassAware, partial(RepeatFactor, np.float32(0.5))):
+        assert (p_of(kind(labels=of(matrix)), matrix, given=False) == p_of(kind(), matrix)).all()
 
 
 def test_weights_whose_sum_is_no_float_are_weights() -> None:
@@ -112,11 +125,23 @@ def test_a_threshold_that_is_no_share_is_refused(threshold: Any) -> None:
         RepeatFactor(threshold)
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(3, 2), torch.zeros(N), -torch.ones(N, 2), torch.zeros(N, 2, 2)])
+SOFT, MISSING = torch.full((N, 2), 0.1), torch.ones(N, 2) / 0 * 0
+
+
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(3, 2), torch.zeros(N), -torch.ones(N, 2), torch.zeros(N, 2, 2), SOFT, MISSING]
+)
 def test_labels_of_no_use_are_refused(bad: Tensor) -> None:
     for strategy in (ClassAware(labels=bad), RepeatFactor(0.5, labels=bad)):
         with pytest.raises(SelectionError, match=f"{N} training samples; pass "):
             fit(BatchSelection(strategy))
+
+
+def test_class_ids_in_a_column_are_refused_and_the_way_out_works() -> None:
+    column = torch.arange(6).unsqueeze(1) % 3
+    with pytest.raises(SelectionError, match=r"up to 2: one column .*labels\[:, 0\]"):
+        p_of(ClassAware(labels=column), column, given=False)
+    assert p_of(ClassAware(labels=column[:, 0]), column, given=False) == pytest.approx(1 / 6)
 
 
 def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_dataset() -> None:
@@ -132,8 +157,10 @@ def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_datase
         selection = BatchSelection(ClassAware(), labels=given)
         fit(selection, Classes(), loader(train), max_epochs=1)
         assert selection.probabilities.numpy() == pytest.approx(expected)
-    with pytest.raises(SelectionError, match="but HardImbalance needs"):
+    with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids\)"):
         fit(BatchSelection(HardImbalance(), labels=ids), Classes(), loader(TensorDataset(features, ids)))
+    one_hot = nn.functional.one_hot(ids, Tiny().net.out_features)
+    fit(BatchSelection(HardImbalance(), labels=one_hot), Classes(), loader(TensorDataset(features, ids)))
 
 
 class Listed(torch.utils.data.Dataset):

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from all_strategies import KINDS
 
 from lightning_ubs import (
     UBS,
@@ -22,13 +23,12 @@ from lightning_ubs import (
     UncertaintyStrategy,
 )
 
-ALL = (UBS, ActiveBias, RecencyBias, HardImbalance, Balance, Random, LossBias, InfoBatch)
 
-
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_strategies_are_made_by_keywords_that_they_keep_and_show(kind: type[Strategy]) -> None:
     parameters = inspect.signature(kind).parameters
-    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters.values())
+    others = [name for name, one in parameters.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert others == (["threshold"] if kind.__name__ == "RepeatFactor" else [])
     made = kind()
     assert {name: getattr(made, name) for name in parameters} == {n: p.default for n, p in parameters.items()}
     assert eval(repr(made), {kind.__name__: kind}).__dict__.keys() == made.__dict__.keys()

@@ -1,20 +1,22 @@
-"""A table some of whose columns are labels: by an XML list, by names, by a prefix, or by a count."""
+"""Tables some of whose columns are labels: by an XML list, by names, by a prefix, or by a count; CSV and Parquet."""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from xml.parsers import expat
 
 import numpy as np
 import numpy.typing as npt
 
-from lightning_ubs.data.readers.budget import Budget
-from lightning_ubs.data.readers.formats import bare_name
-from lightning_ubs.data.readers.stream import require_file
+from lightning_ubs._utils.extras import optional_import
+from lightning_ubs.data.readers.budget import OBJECT, Budget
+from lightning_ubs.data.readers.stream import bare_name, require_file, text_lines
 from lightning_ubs.data.types import MultiLabelData, binary_labels
 from lightning_ubs.errors import DataError
 
@@ -176,3 +178,118 @@ def _listed_names(path: Path) -> list[str]:
     if len(set(names)) != len(names):
         raise DataError(f"{path.name}: a label is listed twice; remove the duplicate.")
     return names
+
+
+_WORDS = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+_MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
+
+
+def read_csv(path: Path, labels: LabelChoice, budget: Budget) -> MultiLabelData:
+    """Return the content of a CSV file; the first line names the columns, and decides between ``,``, ``;`` and tab.
+
+    Args:
+        path: The file, plain or compressed.
+        labels: Which columns are labels.
+        budget: What the file may fill.
+    """
+    with text_lines(path, budget) as lines:
+        first = next(lines, "")
+        separator = max(",;\t", key=first.count)
+        reader = csv.reader(_chained(first, lines), delimiter=separator, skipinitialspace=True, strict=True)
+        try:
+            names = [name.strip() for name in next(reader, [])]
+            budget.hold(OBJECT * len(names))
+            check_names(names, path.name)
+            label_columns = labels.among(names)
+            table = _rows(reader, names, budget)
+        except csv.Error as error:
+            raise DataError(f"{path.name}, line {reader.line_num}: {error}; correct the line.") from None
+    if not table:
+        raise DataError(f"{path.name}: no row follows the names of the columns; give at least one.")
+    return split_table(np.frombuffer(table, np.float32).reshape(-1, len(names)), names, label_columns, budget)
+
+
+def _chained(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _rows(reader: Iterator[list[str]], names: list[str], budget: Budget) -> array[float]:
+    table = array("f")
+    for row in reader:
+        if not row:
+            continue
+        where = f"{budget.source}, line {reader.line_num}"  # type: ignore[attr-defined]
+        if len(row) != len(names):
+            raise DataError(f"{where}: {len(row)} values for {len(names)} columns; correct the line.")
+        budget.hold(4 * len(row))
+        try:
+            table.extend([float(cell) for cell in row])
+        except ValueError:
+            table.extend(
+                [_number(cell, f"{where}, column {name[:60]!r}") for cell, name in zip(row, names, strict=True)]
+            )
+    return table
+
+
+def _number(cell: str, where: str) -> float:
+    """Return a cell as a number; true, false, yes and no are 1 and 0."""
+    word = cell.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    if word in _MISSING:
+        raise DataError(f"{where}: the value is missing; fill it or drop the row first.")
+    try:
+        return float(word)
+    except ValueError:
+        raise DataError(f"{where}: {cell[:40]!r} is not a number; encode the column as numbers first.") from None
+
+
+_ROWS = 65_536
+
+
+def read_parquet(path: Path, labels: LabelChoice, budget: Budget) -> MultiLabelData:
+    """Return the content of a Parquet file.
+
+    Args:
+        path: The file.
+        labels: Which columns are labels.
+        budget: What the file may fill; what the file claims is counted first, then what it holds.
+    """
+    parquet = optional_import("pyarrow.parquet", extra="parquet")
+    budget.hold(path.stat().st_size)  # the footer that describes the columns is read at once
+    file = parquet.ParquetFile(path)
+    names = list(file.schema_arrow.names)
+    rows, width = file.metadata.num_rows, len(names)
+    budget.hold(OBJECT * width + 8 * min(rows, _ROWS) * width + 4 * rows * width)
+    check_names(names, path.name)
+    label_columns = labels.among(names)
+    _check_kinds(file.schema_arrow, path.name)
+    table = np.empty((rows, width), dtype=np.float32)
+    start = 0
+    for batch in file.iter_batches(batch_size=_ROWS):
+        budget.unpack(batch.nbytes)
+        _fill(table[start : start + batch.num_rows], batch, path.name)
+        start += batch.num_rows
+    if start != rows:
+        raise ValueError(f"it claims {rows} rows and holds {start}")
+    return split_table(table, names, label_columns, budget)
+
+
+def _check_kinds(schema: Any, source: str) -> None:
+    kinds = optional_import("pyarrow", extra="parquet").types
+    for field in schema:
+        if not (kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_boolean(field.type)):
+            raise DataError(
+                f"{source}: column {field.name[:60]!r} is of type {str(field.type)[:40]}, not a number; encode it as "
+                "numbers or drop it first."
+            )
+
+
+def _fill(part: Any, batch: Any, source: str) -> None:
+    for j, column in enumerate(batch.columns):
+        if column.null_count:
+            name = batch.schema.names[j][:60]
+            raise DataError(f"{source}, column {name!r}: a value is missing; fill it or drop the row first.")
+        with np.errstate(over="ignore"):
+            part[:, j] = column.to_numpy(zero_copy_only=False)

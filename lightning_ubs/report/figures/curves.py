@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Line = tuple[Array, Array, Array]
+# The share of the training whose values may lie outside the picture.
+_COMMON = 0.2
 
 
 def curve_plots(results: Results, curve: str, title: str) -> Iterator[Plot]:
@@ -70,8 +72,26 @@ def _figure(lines: Mapping[Method, Line], drawn: Sequence[Method], title: str) -
             axes.fill_between(epochs, mean - spread, mean + spread, color=style.color, alpha=0.13, linewidth=0)
     axes.set_xlabel("Epoch")
     axes.margins(x=0.02)
+    low, high = _where_they_differ(list(lines.values()))
+    axes.set_ylim(low, high)
     add_legend(figure, names)
     return figure
+
+
+def _where_they_differ(lines: Sequence[Line]) -> tuple[float, float]:
+    """The range of values after the first fifth of the training: the common way there would flatten all that follows.
+
+    >>> epochs, mean = np.arange(10.0), np.array([0.5, 0.7, 0.8, 0.86, 0.88, 0.89, 0.9, 0.9, 0.9, 0.9])
+    >>> [round(end, 3) for end in _where_they_differ([(epochs, mean, np.zeros(10))])]
+    [0.795, 0.905]
+    """
+    ends: list[float] = []
+    for epochs, mean, spread in lines:
+        later = epochs >= _COMMON * epochs[-1]
+        ends += [*(mean - spread)[later], *(mean + spread)[later]]
+    low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
+    room = 0.05 * (high - low) or 0.01
+    return low - room, high + room
 
 
 def _validation_plots(material: Material) -> Iterator[Plot]:
@@ -89,13 +109,16 @@ def _drift_plots(material: Material) -> Iterator[Plot]:
     return curve_plots(material.results, "correlation_drift", "Correlation drift")
 
 
-_BANDS = "Lines are means over folds and seeds, bands one standard deviation."
-LOSS = FigureKind("Training loss", _BANDS, _loss_plots, "lightning-ubs compare experiment=convergence")
+_BANDS = (
+    "Means over folds and seeds, bands of one standard deviation; cut to the range after the first fifth of training."
+)
+LOSS = FigureKind("Training loss", _BANDS, _loss_plots, "lightning-ubs compare experiment=convergence", first=True)
 VALIDATION = FigureKind(
     "Validation score",
     f"The metric that chooses the best epoch. {_BANDS}",
     _validation_plots,
     "lightning-ubs compare experiment=convergence",
+    first=True,
 )
 DRIFT = FigureKind(
     "Correlation drift",

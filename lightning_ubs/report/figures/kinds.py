@@ -27,9 +27,11 @@ class FigureKind:
         text: What the figures show.
         plots: Finds what can be plotted.
         command: What to run if that is nothing.
+        first: Whether a page with few datasets shows it unfolded.
     """
 
     title: str
     text: str
     plots: Callable[[Material], Iterable[Plot]]
     command: str
+    first: bool = False

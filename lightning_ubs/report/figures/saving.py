@@ -25,6 +25,8 @@ _COSTS = (("samples", "Saving", "Samples trained"), ("seconds", "Saving in time"
 def saving_plots(material: Material) -> Iterator[Plot]:
     """Two plots per data and model: against samples trained, and against seconds of training."""
     results = material.results
+    if not results.several_budgets:
+        return
     for (data, model), every in saving_curves(results).items():
         curves = {method: points for method, points in every.items() if method in results.drawn}
         for cost, title, label in _COSTS if curves else ():

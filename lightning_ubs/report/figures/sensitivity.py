@@ -97,7 +97,8 @@ def _family(results: Results, varied: Sequence[str], data: str, model: str) -> l
         values = method.values
         usable = method.key == REFERENCE and method.variant in ("", "A") and all(n in values for n in varied)
         if usable and np.isfinite(_mean(results, method, data, model)[0]):
-            rest = json.dumps({name: value for name, value in values.items() if name not in varied}, sort_keys=True)
+            fixed = {name: value for name, value in values.items() if name not in varied} | {"loss": method.loss}
+            rest = json.dumps(fixed, sort_keys=True)
             if method.variant == "" or all(values != other.values for other in families[rest]):
                 families[rest].append(method)
     return max(families.values(), key=len, default=[])
