@@ -133,7 +133,11 @@ class Head:
                 probs = to_probabilities(self.predictions.float(), self.kind)[0].to(labels.device)
             moved = torch.zeros_like(labels) if pull is None else pull.to(labels.device)
             seen = Evidence().add(moved, labels, probs, told)
-            if self.evidence is None or (seen.proof is Proof.PROVEN and self.evidence.proof is not Proof.PROVEN):
+            before = self.evidence
+            # Labels that the dataset keeps in another form tell nothing; those that the loss uses tell more.
+            is_nearer = before is not None and before.told == 0 and seen.matched
+            is_surer = before is None or seen.proof is Proof.PROVEN
+            if is_nearer or (is_surer and (before is None or before.proof is not Proof.PROVEN)):
                 self.evidence = seen
 
 
@@ -292,9 +296,14 @@ class Group:
         return self.evidence is not None and any(self.evidence.mass)
 
     @property
+    def is_matched(self) -> bool:
+        """Whether the loss compared it with the very labels, as far as is known."""
+        return self.evidence is not None and self.proof is not Proof.REFUTED and self.evidence.matched
+
+    @property
     def is_likely(self) -> bool:
         """Whether all that was seen so far speaks for it."""
-        if self.evidence is None or self.proof is Proof.PROVEN:
+        if self.evidence is None or self.proof is Proof.PROVEN or self.is_matched:
             return True
         return self.evidence.value is not None and self.evidence.value >= PASSED
 

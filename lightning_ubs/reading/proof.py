@@ -26,7 +26,7 @@ from lightning_ubs.reading.predictions import Kind, to_probabilities
 PASSED, THRESHOLD = 0.9, 0.75
 ENOUGH = 24
 # Targets that equal the labels by chance are as rare as one order of the rows among this many (as a logarithm).
-SURE = math.log(10_000)
+SURE = math.log(1_000)
 # A prediction this near to its label is right already: smoothed or soft targets pull it back once it is fitted.
 _FITTED = 0.2
 # What is pulled back on the side of its label proves nothing, but says nothing against a fitted model either.

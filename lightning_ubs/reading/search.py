@@ -130,7 +130,8 @@ class Search:
         proven = main_groups(groups, Proof.PROVEN)
         if proven:
             return self._only(proven, rows)
-        unknown = main_groups(groups, Proof.OPEN)
+        # What the loss compares with the labels is meant, even where other terms are made of it as well.
+        unknown = main_groups([one for one in groups if one.is_matched] or groups, Proof.OPEN)
         if unknown and all(group.evidence is None for group in unknown):
             return self._only(unknown, rows)
         likely = [one for one in unknown if one.is_likely or not one.is_pulled]
@@ -197,7 +198,7 @@ class Search:
                 if any(map(self.is_chosen, group.heads)):
                     return group
         proven = main_groups(groups, Proof.PROVEN)
-        if proven or self.place is not None:
+        if proven or (self.place is not None and self.place.source == "loss"):
             return proven[0] if len(proven) == 1 else None
         possible = [group for group in groups if group.proof is not Proof.REFUTED] or groups
         return possible[0] if len(possible) == 1 and _tells(possible[0]) else None
