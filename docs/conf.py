@@ -67,6 +67,12 @@ def one_letter_is_no_list(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"^(\s+\w+: [a-zA-Z])\.$", r"\1\\.", line) for line in lines]
 
 
+def where_errors_are(app, modname, attribute):
+    """Errors of one module are shown under several names, of which the page of its source could link to one only."""
+    return modname if attribute.endswith("Error") else None
+
+
 def setup(app):
     """Called by Sphinx; before napoleon (500) reads the docstrings."""
     app.connect("autodoc-process-docstring", one_letter_is_no_list, priority=400)
+    app.connect("viewcode-follow-imported", where_errors_are)

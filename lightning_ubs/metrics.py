@@ -354,7 +354,7 @@ def multilabel_metrics(degenerate: Literal["skip", "zero"] = "skip", prefix: str
     """Return all metrics under the keys of `HIGHER_IS_BETTER`.
 
     >>> sorted(multilabel_metrics(prefix="val_"))[:2]
-    ['val_coverage', 'val_hamming_loss']
+    ['val_brier_score', 'val_calibration_error']
     """
     metrics: dict[str, Metric | MetricCollection] = {
         "macro_auc": MacroAUC(degenerate),

@@ -97,8 +97,7 @@ def test_lightning_cli_reads_callback_and_strategy_from_yaml(run: Run) -> None:
     pytest.importorskip("jsonargparse")
     config = ["fit", "--config", str(EXAMPLES / "lightning_cli.yaml")]
     told = run("lightning_cli.py", *config, "--trainer.callbacks.strategy.init_args.lambda1=0.6", "--fast")
-    assert "Trained with BatchSelection(strategy=UBS(lambda1=0.6, window=5" in told
-    assert "warmup_epochs=1" in told
+    assert "Trained with BatchSelection(strategy=UBS(lambda1=0.6), warmup_epochs=1)." in told
 
 
 def test_a_hydra_application_takes_the_callback_from_two_lines(run: Run) -> None:

@@ -176,6 +176,7 @@ class FitSession:
         self.prepare()
         if self._lengths_differ:
             _lightning.end_resumed_epoch(trainer)
+            self._prepared = None  # so that the first fetch sets the epoch's length anew
         if self._read_early:
             _lightning.restart_loader(trainer)
 

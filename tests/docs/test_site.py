@@ -108,6 +108,15 @@ def squeezed(text: str) -> str:
     return re.sub(r"[\s'\"“”‘’]", "", text)
 
 
+def test_the_pages_stay_short() -> None:
+    """Words of all pages but the method cards, without tables, code and comments."""
+    words = 0
+    for page in (ROOT / "docs").glob("*.md"):
+        text = re.sub(r"<!--.*?-->|^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        words += sum(len(line.split()) for line in text.splitlines() if not line.startswith("|"))
+    assert 5_000 < words <= 15_000
+
+
 def test_the_picture_of_the_mechanism_is_that_of_the_equations() -> None:
     mechanism = runpy.run_path(str(ROOT / "docs" / "mechanism.py"))
     for theme in mechanism["THEMES"]:

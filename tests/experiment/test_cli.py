@@ -331,6 +331,7 @@ EXPERIMENTS = {
     "lambda_sensitivity": (3, "λ1", "selection.lambda1=0,0.5,1"),
     "grid_s0_T": (4, "s0", "selection.s0=2,100", "selection.window=3,5"),
     "convergence": (6, "Validation"),
+    "first": (4, "UBS (weighted)"),
     "correlation_drift": (1, "drift"),
     "time": (6, "epoch"),
     "savings": (8, "UBS half"),
@@ -345,10 +346,10 @@ EXPERIMENTS = {
     "yahoo_arts": (3, "clif"),
     "ablation_mlp": (3, "UBS-D", "selection=[random,ubs,ubs_d]"),
     "sensitivity": (3, "T=2", "sweeps=[{},{selection:{window:[2,10]}}]"),
-    "alternatives_settings": (4, "loss=balanced", "model.loss=bce,balanced", "model.lr=0.001,0.01"),
+    "alternatives_settings": (4, "Random (balanced)", "model.loss=bce,balanced", "model.lr=0.001,0.01"),
     "alternatives": (4, "Repeat factor", "model.loss=bce,weighted", "selection=[random,repeat_factor]"),
     "short": (4, "UBS, shuffled P", "model.loss=balanced,asymmetric", "selection=[ubs,shuffled]"),
-    "alternatives_clif": (2, "loss=weighted", "selection=random"),
+    "alternatives_clif": (2, "Random (weighted)", "selection=random"),
 }
 
 
