@@ -259,7 +259,10 @@ class IdVerification:
             self._has_doubted = True
             self.drop_step()
             first = next(message for message in told if message is not None)
-            rank_zero_warn(f"{first} If the next epoch shows the same, training stops.", category=UserWarning)
+            rank_zero_warn(
+                f"{first} If the next epoch shows the same, training stops; pass ids=False if that is meant.",
+                category=UserWarning,
+            )
             return
         if refusal is not None:
             raise refusal
