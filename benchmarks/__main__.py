@@ -17,11 +17,13 @@ from benchmarks.importing import import_rows
 from benchmarks.kernels import correlation_rows, drawing_rows, growth_rows, refresh_rows
 from benchmarks.measure import Row
 from benchmarks.peers import peer_rows
+from benchmarks.proof import proof_rows
 
 PARTS = {
     "epoch": epoch_rows,
     "strategies": strategy_rows,
     "step": step_rows,
+    "proof": proof_rows,
     "correlation": correlation_rows,
     "refresh": refresh_rows,
     "drawing": drawing_rows,

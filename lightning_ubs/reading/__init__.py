@@ -2,7 +2,9 @@
 
 from lightning_ubs.reading.dataset import Column, DatasetLabels, feature_matrix, training_labels
 from lightning_ubs.reading.gradient import RowScaling
-from lightning_ubs.reading.reader import Observation, Outputs, Reading, StepReader, decode
+from lightning_ubs.reading.named import Outputs
+from lightning_ubs.reading.predictions import Observation, Reading, decode
+from lightning_ubs.reading.reader import StepReader
 from lightning_ubs.reading.targets import Targets
 from lightning_ubs.reading.verification import Ids, IdVerification
 

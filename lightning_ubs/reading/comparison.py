@@ -78,6 +78,8 @@ def _compare_matrix(targets: Tensor, labels: Tensor) -> Verdict:
     if len(values) > 2 or not set(values.tolist()) <= {-1.0, 0.0, 1.0}:
         return Verdict.INCOMPARABLE
     known = targets.isfinite()
+    if not bool(known.any()):
+        return Verdict.INCOMPARABLE
     positive = labels > 0.5
     if bool((((targets > 0.5) == positive) | ~known).all()):
         return Verdict.SAME if _is_function(targets, positive, known) else Verdict.MIXED

@@ -6,13 +6,13 @@ The only file of this room that reads private parts of torch (what autograd node
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 
 from lightning_ubs.reading.predictions import Kind, as_rows
 
@@ -54,8 +54,6 @@ _ACTIVATIONS = ("SigmoidBackward0", "SoftmaxBackward0", _LOG_SOFTMAX)
 _SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
 # What comes from one of these holds picked elements, not one label of each sample.
 _PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
-# Calling these again would run user code that is not meant to run twice, or free what the backward pass needs.
-_OPAQUE = ("CompiledFunctionBackward", "CheckpointFunctionBackward")
 
 _DEPTH = 8
 
@@ -72,6 +70,7 @@ class TermPlace:
         turned: how many transpositions lie between the node and what has a row per sample.
         negated: whether the node holds the predictions with the other sign.
         mirrors: whether there is a node of z beside this one of -z.
+        is_plain: whether the node saved them as the head made them, so that nothing below it need be looked at.
     """
 
     node: str
@@ -79,6 +78,7 @@ class TermPlace:
     turned: int = 0
     negated: bool = False
     mirrors: bool = False
+    is_plain: bool = False
 
     def __str__(self) -> str:
         return _TERMS[self.node].name
@@ -161,6 +161,10 @@ class LossGraph:
         #: What has no row per sample.
         self.unfitting = [one for one in found if not one.fits]
 
+    def contains(self, edge: Edge) -> bool:
+        """Whether the loss was found to be computed from what stands at an edge."""
+        return edge[0] is not None and edge[0] in self._parents
+
     def is_above(self, upper: Edge, lower: Edge) -> bool:
         """Whether ``upper`` is computed from ``lower``, so that it is nearer to the loss."""
         target, queue = lower[0], [upper[0]]
@@ -174,47 +178,11 @@ class LossGraph:
                     queue.append(child)
         return False
 
-    def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
-        """The gradient of the loss at each edge; None where nothing leads there that can be computed twice.
-
-        The nodes between are called one by one rather than by the engine of autograd, so that no hook of anyone runs,
-        nothing is accumulated or freed, and the backward pass that follows finds everything as it was.
-        """
-        wanted = {node for node, _ in edges}
-        between, queue = set(wanted), list(wanted)
-        while queue:
-            for parent, _ in self._parents.get(queue.pop(), ()):
-                if parent not in between:
-                    between.add(parent)
-                    queue.append(parent)
-        waiting = {node: sum(one in between for one, _ in self._parents.get(node, ())) for node in between}
-        arrived: dict[Any, dict[int, Tensor]] = {self._loss.grad_fn: {self._loss.output_nr: _ones(self._loss)}}
-        unknown: set[Any] = set()
-        ready = [node for node, count in waiting.items() if count == 0]
-        with torch.no_grad():
-            while ready:
-                node = ready.pop()
-                below = any(child in between for child, _ in node.next_functions if child is not None)
-                given = _call(node, arrived.get(node, {})) if below and node not in unknown else None
-                for index, (child, output) in enumerate(node.next_functions):
-                    if child is None or child not in between:
-                        continue
-                    gradient = None if given is None else given[index]
-                    if given is None:
-                        unknown.add(child)
-                    elif gradient is not None:
-                        _add(arrived.setdefault(child, {}), output, gradient, _form(child, output))
-                    waiting[child] -= 1
-                    if not waiting[child]:
-                        ready.append(child)
-        return [None if node in unknown else arrived.get(node, {}).get(output) for node, output in edges]
-
     def pulled_edge(self, candidate: Candidate) -> Edge:
         """Where all that the loss makes of a candidate's head was added up, if that has its form."""
-        below = candidate.origin
-        form = None if below[0] is None or below[0] not in self._parents else _form(*below)
-        turned = candidate.place.turned or form is None or tuple(form.shape) != candidate.shape
-        return candidate.edge if turned else below
+        below = origin(candidate.edge, through_turns=False)
+        form = _form(*below) if below[0] in self._parents else None
+        return below if form is not None and tuple(form.shape) == candidate.shape else candidate.edge
 
     def _candidates(self, node: Any) -> list[Candidate]:
         below = node.next_functions[0][0]
@@ -236,6 +204,36 @@ class LossGraph:
         return tuple(reversed(steps))
 
 
+class Pulls:
+    """The gradients that arrive at some edges in the backward pass that follows.
+
+    They are read there in passing: nothing is computed for it, and what cannot be computed twice (compiled functions,
+    re-entrant checkpoints) shows them as well.
+
+    Args:
+        edges: (node, number of its output) each.
+    """
+
+    def __init__(self, edges: Iterable[Edge]) -> None:
+        self._arrived: dict[Any, tuple[Tensor | None, ...]] = {}
+        self._handles = [node.register_prehook(partial(self._keep, node)) for node in {node for node, _ in edges}]
+
+    def at(self, edge: Edge) -> Tensor | None:
+        """The gradient of the loss at an edge; None if none arrived."""
+        arrived = self._arrived.get(edge[0], ())
+        return arrived[edge[1]] if edge[1] < len(arrived) else None
+
+    def stop(self) -> None:
+        """Keep nothing of the graph."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._arrived = [], {}
+
+    def _keep(self, node: Any, gradients: tuple[Tensor | None, ...]) -> None:
+        # The last pass counts: others through the same graph come before it.
+        self._arrived[node] = tuple(None if one is None else one.detach() for one in gradients)
+
+
 def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
     """What stands at a place that an earlier search found; None if this loss is built another way."""
     node: Any = loss.grad_fn
@@ -246,6 +244,16 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
         if slot >= 0:
             parent, index = node, slot
             node = node.next_functions[slot][0]
+    if place.is_plain:
+        term = _TERMS[place.node]
+        saved: Tensor = getattr(node, term.saved).detach()
+        predictions = as_rows(saved, rows)
+        if predictions is None:
+            return None
+        target, shape = _target(node, parent, index, place), tuple(predictions.shape)
+        targets = () if target is None else _shaped(target, saved, (), shape)
+        edge = (node, 0) if place.node in _ACTIVATIONS else node.next_functions[0]
+        return Candidate(place, term.kind, predictions, shape, targets, edge, fits=True)
     found = _candidate(node, parent, index, rows, place, may_mask=False)
     return found if found.fits else None
 
@@ -258,16 +266,17 @@ def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace, 
     term = _TERMS[place.node]
     saved: Tensor = getattr(node, term.saved).detach()
     descent = _Descent(node, saved, rows, place, may_mask)
-    target = _target(node, parent, index)
-    targets = () if target is None or descent.matrix_shape is None else _shaped(target, saved, descent)
+    target = _target(node, parent, index, place)
+    shape = descent.matrix_shape
+    targets = () if target is None or shape is None else _shaped(target, saved, descent.forms, shape)
     return Candidate(
-        place,
+        replace(place, is_plain=descent.is_plain and as_rows(saved, rows) is not None),
         descent.kind,
         descent.matrix(),
-        descent.matrix_shape or tuple(saved.shape),
+        shape or tuple(saved.shape),
         targets,
         descent.edge,
-        descent.matrix_shape is not None and place.node != _NLL[1],
+        shape is not None and place.node != _NLL[1],
     )
 
 
@@ -286,13 +295,16 @@ class _Descent:
         self.rows = rows
         self.forms: list[Callable[[Tensor], Tensor]] = []
         self.kind = _TERMS[place.node].kind
+        self._saved = saved
         self._value: Tensor | None = -saved if place.negated else saved
         self.shape = tuple(saved.shape)
         edge: Edge = node.next_functions[0]
         if place.node in _ACTIVATIONS:
             base, _ = _product(edge, rows, self.shape)
             if base is None:
-                edge = (node, 0)
+                fits = as_rows(torch.empty(self.shape, device="meta"), rows) is not None
+                is_as_made = place.node != "SigmoidBackward0" or (fits and not place.turned)
+                edge = (node, 0) if is_as_made else edge
             else:  # what the activation gives is masked or scaled row by row, the head below is not
                 self._value, edge = None, base
                 self.kind = Kind.LOGITS if place.node == "SigmoidBackward0" else Kind.SOFTMAX
@@ -327,6 +339,11 @@ class _Descent:
         if matrix is not None and matrix[1] == 1 and edge[0] is not None and edge[0].name().startswith(_PICKING):
             matrix = None
         self.edge, self.matrix_shape = at, matrix
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what the loss node saved is the head as it is."""
+        return self._value is self._saved and not self.forms and self.matrix_shape is not None
 
     def matrix(self) -> Tensor | None:
         """The predictions as (rows, q); None if the graph does not keep them."""
@@ -445,55 +462,46 @@ def _divided(value: Tensor | None, factor: Tensor | None, may_mask: bool) -> Ten
     return (value / factor.to(value.device)).to(value.dtype)
 
 
-def origin(edge: Edge) -> Edge:
-    """The head below an edge: what it is but for its form, its dtype and a sigmoid or softmax."""
+def origin(edge: Edge, through_turns: bool = True) -> Edge:
+    """The head below an edge: what it is but for its form (transposed, too), its dtype and a sigmoid or softmax."""
     node = edge[0]
     while node is not None and node.next_functions:
-        passes = node.name() in _ACTIVATIONS or node.name().startswith(_SAME_VALUES) or _undo(node) is not None
-        if not passes:
+        name = node.name()
+        passes = name in _ACTIVATIONS or name.startswith(_SAME_VALUES) or _undo(node) is not None
+        if not passes or (name.startswith(_TURNING) and not through_turns):
             break
         edge = node.next_functions[0]
         node = edge[0]
     return edge
 
 
-def _target(node: Any, parent: Any, index: int) -> Tensor | None:
+def _target(node: Any, parent: Any, index: int, place: TermPlace) -> Tensor | None:
     """What a node compares its predictions with; ``parent`` reads it as its input number ``index``."""
     if hasattr(node, "_saved_target"):
         target: Tensor = node._saved_target.detach()
         return target
     if node.name() not in (_LOG_SIGMOID, _LOG_SOFTMAX) or parent is None or parent.name() != "MulBackward0":
         return None
+    if place.mirrors or place.negated:
+        return None  # what the half of -z is multiplied with says where labels are not
     factor = parent._saved_self if index else parent._saved_other
     if not isinstance(factor, Tensor) or factor.requires_grad or not factor.ndim:
         return None
     # Weights are not negative: a minus before the targets belongs to the loss.
-    return factor.detach().abs()
+    return (factor.detach() * 1.0).abs()
 
 
-def _shaped(target: Tensor, saved: Tensor, descent: _Descent) -> tuple[Tensor, ...]:
+def _shaped(
+    target: Tensor, saved: Tensor, forms: Iterable[Callable[[Tensor], Tensor]], shape: tuple[int, ...]
+) -> tuple[Tensor, ...]:
     """The targets in the form of the predictions, or as class indices (rows,); nothing if they are of another shape."""
-    assert descent.matrix_shape is not None
-    if target.ndim == 1 and len(target) == descent.rows and not target.is_floating_point():
+    if target.ndim == 1 and len(target) == shape[0] and not target.is_floating_point():
         return (target,)
     if target.shape != saved.shape:
         return ()
-    for undo in descent.forms:
+    for undo in forms:
         target = undo(target)
-    return (target.reshape(descent.matrix_shape),)
-
-
-def _call(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...] | None:
-    """What a node gives its inputs; None where that cannot be asked of it."""
-    if not node.next_functions or node.name() in _OPAQUE:
-        return None
-    given = tuple(arrived.get(i) for i in range(len(node._input_metadata)))
-    try:
-        call: Callable[..., Any] = node.apply if isinstance(node, BackwardCFunction) else node
-        results = call(*given)
-    except (RuntimeError, TypeError, ValueError):
-        return None
-    return tuple(results) if isinstance(results, tuple | list) else (results,)
+    return (target.reshape(shape),)
 
 
 def _form(node: Any, output: int) -> Any:
@@ -501,17 +509,8 @@ def _form(node: Any, output: int) -> Any:
     return forms[output] if output < len(forms) else None
 
 
-def _add(arrived: dict[int, Tensor], output: int, gradient: Tensor, form: Any) -> None:
-    """Add a gradient to what arrived before, in the form of the result that it belongs to, as autograd does."""
-    if form is not None:
-        gradient = gradient.sum_to_size(tuple(form.shape)) if gradient.shape != form.shape else gradient
-        gradient = gradient.to(form.dtype)
-    arrived[output] = arrived[output] + gradient if output in arrived else gradient
-
-
-def _ones(loss: Tensor) -> Tensor:
-    return torch.ones_like(loss.detach())
-
-
 def _input_names(node: Any) -> tuple[str, ...]:
-    return tuple("" if child is None else child.name() for child, _ in node.next_functions)
+    names = []
+    for child, _ in node.next_functions:
+        names.append("" if child is None else child.name())
+    return tuple(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ _TELLING = {
     "Bmm": Kind.LOGITS,
 }
 
+_PRODUCTS = ("Mm", "Bmm", "Addmm")
+
 
 def check_kind(value: str | None) -> Kind | None:
     """The kind that a user named; None leaves it to be found out."""
@@ -60,12 +63,24 @@ def kind_by_origin(tensor: Tensor) -> Kind | None:
     node = tensor.grad_fn
     while node is not None:
         name = node.name()
+        if name.startswith(_PRODUCTS) and _is_of_probabilities(node):
+            return None
         if (kind := _TELLING.get(name.partition("Backward")[0])) is not None:
             return kind
         if name not in TRANSPARENT or not node.next_functions:
             return None
         node = node.next_functions[0][0]
     return None
+
+
+def _is_of_probabilities(product: Any) -> bool:
+    """Whether what is multiplied comes out of a sigmoid or softmax, so that the product may hold probabilities."""
+    nodes = [child for child, _ in product.next_functions]
+    for _ in range(8):
+        if any(node is not None and node.name().startswith(("Sigmoid", "Softmax")) for node in nodes):
+            return True
+        nodes = [node.next_functions[0][0] for node in nodes if node is not None and len(node.next_functions) == 1]
+    return False
 
 
 def kind_by_values(raw: Tensor, where: str) -> Kind:
@@ -141,3 +156,42 @@ def _by_batch(function: Callable[[Tensor], Tensor], raw: Tensor, sizes: Sequence
     if sizes is None or len(sizes) == 1:
         return function(raw)
     return torch.cat([function(batch) for batch in torch.split(raw, list(sizes))])
+
+
+class Observation(NamedTuple):
+    """Predictions of global batches, in the order of their planned ids."""
+
+    probs: Tensor
+    usable: Tensor
+    targets: Tensor | None
+
+
+class Reading(NamedTuple):
+    """Predictions of a global batch as they came, copied, because a step may use their memory again.
+
+    Args:
+        raw: (b, q) float32.
+        targets: (b, q) true labels, if they are wanted.
+        kind: what the predictions hold.
+        device: where they are wanted; None leaves them where they are.
+    """
+
+    raw: Tensor
+    targets: Tensor | None
+    kind: Kind
+    device: torch.device | None
+
+
+def decode(readings: Sequence[Reading]) -> Observation:
+    """Probabilities of batches, one behind the other; nothing here waits for the device."""
+    first = readings[0]
+    # Probabilities are float64, which MPS does not have.
+    device = first.device or (torch.device("cpu") if first.raw.device.type == "mps" else first.raw.device)
+    raw = _joined([one.raw for one in readings])
+    probs, usable = to_probabilities(raw.to(device), first.kind, [len(one.raw) for one in readings])
+    known = [one.targets for one in readings if one.targets is not None]
+    return Observation(probs, usable, _joined(known).to(device) if len(known) == len(readings) else None)
+
+
+def _joined(batches: Sequence[Tensor]) -> Tensor:
+    return batches[0] if len(batches) == 1 else torch.cat(list(batches))

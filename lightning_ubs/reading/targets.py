@@ -14,6 +14,8 @@ from lightning_ubs.errors import SelectionError
 
 Targets = str | Callable[[LightningModule, Any, Any], Tensor] | None
 
+LabelsOf = Callable[[Tensor], Tensor | None]
+
 LABEL_NAMES = ("labels", "label", "targets", "target", "y", "Y", "multi_hot")
 
 
@@ -58,6 +60,36 @@ def batch_targets(batch: Any, shape: tuple[int, ...] | None = None) -> Tensor | 
         if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") and len(tensors) > 1:
             return None
     return tensors[0].detach() if tensors else None
+
+
+def batch_leaves(batch: Any, rows: int) -> list[Tensor]:
+    """Every tensor of a batch, under any name, that may be labels with a row per sample."""
+    found: list[Tensor] = []
+    queue, seen = [batch], set[int]()
+    while queue and len(seen) < 100:
+        value = queue.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided and value.ndim and len(value) == rows and value[0].numel() <= 2**16:
+                found.append(value)
+        elif isinstance(value, Mapping):
+            queue += list(value.values())
+        elif isinstance(value, list | tuple):
+            queue += list(value)
+        elif hasattr(value, "__dict__"):
+            queue += list(vars(value).values())
+    return [one for one in found if _may_be_labels(one)]
+
+
+def _may_be_labels(values: Tensor) -> bool:
+    """Whether a tensor holds zeros and ones, or a class index per sample."""
+    if values.is_complex() or values.is_quantized:
+        return False
+    if values.dtype is torch.bool or (values.ndim == 1 and not values.is_floating_point()):
+        return True
+    return bool(((values == 0) | (values == 1) | (values == -1) | (values != values)).all())
 
 
 def in_shape(found: Tensor | None, predictions: Tensor) -> Tensor:

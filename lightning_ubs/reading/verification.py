@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 Ids = str | Callable[[Any], Any] | Literal[False] | None
 
-# Epochs of a fit whose first batch is verified; the first selected epoch is verified besides.
+# Steps of the first epoch of a fit that are verified; of each later epoch it is the first one.
+FIRST_STEPS = 4
+# Epochs in which a difference stops the fit at once, as it does in the first selected one; later it is warned of first.
 FIRST_EPOCHS = 3
 
 _CHANGED = (
@@ -46,8 +48,8 @@ _MIXED = (
 class IdVerification:
     """Compares what batches hold with the plan, before anything is learned from them.
 
-    * In the first batch of the first epochs, and of the first selected one: the ids that the user names, or the targets
-      of the loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
+    * In the first steps of a fit, and the first of each later epoch: the ids that the user names, or the targets of the
+      loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
     * Where the dataset shows no labels, once per fit: the labels of the batch with those of a few items that are asked
       of the dataset itself.
     * In every step: that no row is missing, and at the end of each epoch that samples kept their labels since their
@@ -69,7 +71,8 @@ class IdVerification:
         self._labels = labels
         self._dataset = None if labels is None or self._ids is not None else labels.dataset
         self._epochs: set[int] = set()
-        self._selected = False
+        self._steps = 0
+        self._selected = self._warns_first = self._has_doubted = False
         self._place: Path | None = None
         self._has_warned = False
         self.is_in_doubt = labels is not None and labels.is_guess
@@ -142,14 +145,14 @@ class IdVerification:
             self.drop_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
-        if len(self._epochs) >= FIRST_EPOCHS and self._selected:
-            self._labels = self._dataset = None  # Nothing is compared with them any more, so they are not kept alive.
+        is_new = plan.epoch not in self._epochs
+        if self._ids is False or not (is_new or (len(self._epochs) == 1 and self._steps < FIRST_STEPS)):
             return
-        early = len(self._epochs) < FIRST_EPOCHS or selected
-        if self._ids is False or not early or plan.epoch in self._epochs:
-            return
-        self._epochs.add(plan.epoch)
-        self._selected |= selected
+        self._steps += 1
+        if is_new:
+            self._warns_first = len(self._epochs) >= FIRST_EPOCHS and (self._selected or not selected)
+            self._epochs.add(plan.epoch)
+            self._selected |= selected
         self._planned, self._batch, self._where = plan[k], batch, f"epoch {plan.epoch}, batch {k}"
         with self._together():
             if self._ids is not None:
@@ -184,7 +187,7 @@ class IdVerification:
             self._check_targets(self._planned, targets)
             return
         self._is_told = True
-        with self._together():
+        with self._together(self._warns_first):
             self._check_targets(self._planned, targets)
 
     def _check_targets(self, planned: Tensor, targets: tuple[Tensor, ...]) -> None:
@@ -241,8 +244,8 @@ class IdVerification:
             )
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Let what one process refuses stop all of them, so that none waits for it for ever."""
+    def _together(self, warns_first: bool = False) -> Iterator[None]:
+        """Let what one process refuses stop all of them, so that none waits for it for ever; or warn once before."""
         refusal: SelectionError | None = None
         try:
             yield
@@ -252,6 +255,15 @@ class IdVerification:
         if world_size() > 1:
             told = gather_objects(told[0])
         others = [f"on process {rank}: {message}" for rank, message in enumerate(told) if message is not None]
+        if others and warns_first and not self._has_doubted:
+            self._has_doubted = True
+            self.drop_step()
+            first = next(message for message in told if message is not None)
+            rank_zero_warn(
+                f"{first} If the next epoch shows the same, training stops; pass ids=False if that is meant.",
+                category=UserWarning,
+            )
+            return
         if refusal is not None:
             raise refusal
         if others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_ubs._utils.known_metrics import REPORTED, TITLES
 from lightning_ubs.errors import ReportError
@@ -59,6 +59,9 @@ def recorded_metrics(
             known = found.get(key)
             if known is None or known.higher_is_better is None:
                 found[key] = Metric(key, TITLES.get(key, key), metric.higher_is_better)
+    for key, mode in _modes(records).items():
+        if key in found and found[key].higher_is_better is None:  # the mode chose the best epoch, so somebody said it
+            found[key] = replace(found[key], higher_is_better=mode == "max")
     found = {
         key: Metric(key, one.title, one.higher_is_better, "test" if "test" in stages[key] else "val")
         for key, one in found.items()
@@ -76,6 +79,14 @@ def _monitored(records: Sequence[RunRecord], found: dict[str, Metric]) -> str | 
     monitors = [record.monitor for record in records]
     key = _plain(max(set(monitors), key=monitors.count, default=""))
     return key if key in found else None
+
+
+def _modes(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Whether a metric that was monitored should be large or small, by key; none on which runs disagree."""
+    modes: dict[str, set[str]] = {}
+    for record in records:
+        modes.setdefault(_plain(record.monitor), set()).add(record.mode)
+    return {key: found.pop() for key, found in modes.items() if len(found) == 1}
 
 
 def _key(name: str, found: dict[str, Metric], option: str) -> str:

@@ -19,7 +19,7 @@ from lightning_ubs.report.method import Method
 from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.statistics import Difference, Evidence, holm, resolution
 from lightning_ubs.report.verdict import bounds_text, interval_text, margin_of
-from lightning_ubs.report.words import count_of, signed
+from lightning_ubs.report.words import count_of, p_text, signed
 
 Setting = tuple[str, str]
 Place = tuple[str, str, int, int]
@@ -246,7 +246,7 @@ class Savings:
         return (
             f"{one.method} saves training: {self._what(one)} with {one.cost:.2f} × the samples{seconds}; "
             f"{self.metric} {interval_text(one.gain.interval())}, within {self.margin:g} of {self._best()}"
-            f"{self._ahead(one)}; corrected for {count_of(len(self.found), 'training')} (p = {one.p:.3f})."
+            f"{self._ahead(one)}; corrected for {count_of(len(self.found), 'training')} ({p_text(one.p)})."
         )
 
     def _not_shown(self, one: Saving) -> str:

@@ -225,7 +225,8 @@ class Verdict:
                 f"{self.theirs}): at most half of the gain is due to which samples are emphasized."
             ]
         return [
-            f"What the same P on random samples does is undecided: the difference is {interval_text(ahead.interval)}."
+            "Whether the same P on random samples does as well is not shown: the difference is "
+            f"{interval_text(ahead.interval)}."
         ]
 
     @property

@@ -44,6 +44,16 @@ def pvalue(value: float) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
+def p_text(value: float) -> str:
+    """A p-value within a sentence.
+
+    >>> p_text(0.00001), p_text(0.0312)
+    ('p < 0.0001', 'p = 0.0312')
+    """
+    text = pvalue(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
 def join(names: Sequence[str], most: int | None = None) -> str:
     """A list in a sentence; of more than ``most`` names the rest is a number.
 

@@ -126,16 +126,16 @@ class TrainingSteps:
         verifying = self.verification.is_due
         if self._is_reading or verifying:
             ids, own, first = plan[k], session.own_batch(batch), k == self._first_batch
-            self.reader.see_loss(loss, len(ids), own, ids, check=verifying or first, for_targets=verifying)
-        if verifying:
-            self.verification.check_targets(self.reader.loss_targets)
+            self.reader.see_loss(loss, len(ids), own, ids, check=verifying or first)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
 
     def after_backward(self) -> None:
-        """The gradients are there."""
+        """The gradients are there, and the optimizer has not stepped: compare the targets of the loss."""
         if self._unbiased:
             self._scaling.stop()
+        if self._current is not None and self.verification.is_due:
+            self.verification.check_targets(self.reader.loss_targets)
 
     def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
         """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
@@ -189,6 +189,8 @@ class TrainingSteps:
         plan = self._selector.plan
         if self._strategy.needs & {"predictions", "labels"}:
             self.verification.end_epoch()
+        if self._reads_steps:
+            self.reader.end_epoch()
         if "predictions" not in self._strategy.needs or plan is None:
             return
         if self._selector.skipped_batches and len(self._selector.trained_ids()) == 0:

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import cross_entropy, multilabel_soft_margin_loss
 
 from lightning_ubs.reading import loss_graph
-from lightning_ubs.reading.loss_graph import Candidate, LossGraph, follow
+from lightning_ubs.reading.loss_graph import Candidate, LossGraph, Pulls, follow
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 
 B, Q = 8, 3
@@ -156,24 +156,25 @@ def test_the_gradient_at_a_candidate_is_that_of_autograd_and_nobody_notices() ->
     logits.retain_grad()
     p = logits.sigmoid()
     loss = 3 * (bce(logits * 2, Y) + (p * Y).sum(1, keepdim=True).mean() + (p[:, :1] - logits).square().sum())
-    graph, state = LossGraph(loss, B), torch.get_rng_state()
-    edges = [(logits.grad_fn, 0), *[one.edge for one in graph.candidates]]
-    (found, *_) = graph.gradients(edges)
-    assert heard == []
-    assert logits.grad is None
-    assert NET.weight.grad is None
-    assert torch.equal(torch.get_rng_state(), state)
+    head = (logits.grad_fn, 0)
+    pulls = Pulls([head, *[one.edge for one in LossGraph(loss, B).candidates]])
+    torch.autograd.grad(loss, NET.weight, retain_graph=True)  # another pass before it counts for nothing
+    logits.grad = None
     loss.backward()
-    assert found is not None
+    assert len(heard) == 2
     assert logits.grad is not None
+    found = pulls.at(head)
+    assert found is not None
     torch.testing.assert_close(found, logits.grad)
+    pulls.stop()
+    assert pulls.at(head) is None
     NET.weight.grad = NET.bias.grad = None
 
 
-def test_what_a_compiled_or_a_checkpointed_function_computes_is_not_run_again() -> None:
+def test_the_gradient_below_what_can_run_only_once_is_seen_and_it_runs_once() -> None:
     runs = []
 
-    class CheckpointFunction(torch.autograd.Function):
+    class Once(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, value: Tensor) -> Tensor:
             return value.clone()
@@ -184,12 +185,10 @@ def test_what_a_compiled_or_a_checkpointed_function_computes_is_not_run_again() 
             return gradient
 
     logits = NET(X)
-    loss = bce(CheckpointFunction.apply(logits), Y)
-    graph = LossGraph(loss, B)
-    above, below = graph.gradients([graph.candidates[0].edge, (logits.grad_fn, 0)])
-    assert above is not None
-    assert below is None
-    assert runs == []
+    pulls = Pulls([(logits.grad_fn, 0)])
+    bce(Once.apply(logits), Y).backward()
+    assert pulls.at((logits.grad_fn, 0)) is not None
+    assert runs == [1]
 
 
 def test_a_known_place_is_followed_and_another_form_is_noticed() -> None:
@@ -234,6 +233,8 @@ def test_a_loss_without_a_graph_shows_nothing() -> None:
         (lambda z: nn.functional.logsigmoid(z), Kind.LOG_PROBS),
         (lambda z: z.sigmoid().log(), Kind.LOG_PROBS),
         (lambda z: z * 1.5, None),
+        (lambda z: z.sigmoid() @ torch.eye(Q), None),
+        (lambda z: torch.bmm(z.softmax(1).unsqueeze(1), z.sigmoid().unsqueeze(2).expand(B, Q, Q)), None),
         (lambda z: z.detach(), None),
     ],
 )

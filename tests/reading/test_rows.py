@@ -96,6 +96,31 @@ def test_targets_of_two_samples_in_one_are_refused() -> None:
     train(Ors(), loader(Hidden()), ids=lambda batch: batch[0][:, 0].long())
 
 
+class OrsSometimes(Ors):
+    """From epoch ``first`` on, in every batch but each first one, or in all of them."""
+
+    def __init__(self, first: int, spares_first: bool) -> None:
+        super().__init__()
+        self.first, self.spares_first = first, spares_first
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        mixes = self.current_epoch >= self.first and not (self.spares_first and batch_idx == 0)
+        return Ors.training_step(self, batch, batch_idx) if mixes else Tiny.training_step(self, batch, batch_idx)
+
+
+def test_targets_of_two_samples_are_refused_where_the_first_batch_is_clean() -> None:
+    with pytest.raises(SelectionError, match="epoch 0, batch 1: the targets of the loss"):
+        fit(BatchSelection(UBS(), warmup_epochs=1), OrsSometimes(0, spares_first=True), max_epochs=2)
+
+
+def test_targets_of_two_samples_that_begin_late_are_warned_of_and_then_refused() -> None:
+    with (
+        pytest.warns(UserWarning, match="epoch 4, batch 0: the targets of the loss.* next epoch shows the same"),
+        pytest.raises(SelectionError, match="epoch 5, batch 0: the targets of the loss"),
+    ):
+        fit(BatchSelection(UBS(), warmup_epochs=1), OrsSometimes(4, spares_first=False), max_epochs=8)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_collate_function_that_sorts_is_found_by_asking_the_dataset(workers: int) -> None:
     message = refusal(rows=loader(Hidden(), collate_fn=sorting, num_workers=workers))

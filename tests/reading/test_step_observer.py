@@ -18,8 +18,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.modules.module import _global_forward_hooks
 
 from lightning_ubs import UBS, SelectionError
-from lightning_ubs.reading.predictions import Kind
-from lightning_ubs.reading.reader import Observation, Reading, StepReader, decode
+from lightning_ubs.reading.predictions import Kind, Observation, Reading, decode
+from lightning_ubs.reading.reader import StepReader
 from lightning_ubs.selection.plan import BatchLayout, EpochPlan
 
 B, D, Q = 8, 5, 3
@@ -57,7 +57,9 @@ def step(reader: StepReader, module: Module, loss: Loss, outputs: Any = None, la
         lambda ids: None if labels is None else labels[ids], True, None if labels is None else labels.shape[1]
     )
     reader.start()
-    reader.see_loss(loss(module), B, planned=torch.arange(B))
+    value = loss(module)
+    reader.see_loss(value, B, planned=torch.arange(B))
+    value.backward()
     found = reader.read(PLAN, 0, module, outputs, None)
     assert found is not None
     return found.raw
@@ -96,6 +98,7 @@ def test_modules_are_watched_up_to_the_backward_pass_of_the_first_step(loss: Any
         assert bool(module._forward_hooks) == (not first and loss is by_hand)
         value = loss(module(X), Y)
         source.see_loss(value, B, planned=torch.arange(B))
+        value.backward()
         assert not _global_forward_hooks
         assert not module._forward_hooks
         module(-X)  # as activation checkpointing does
@@ -203,7 +206,9 @@ def observer(targets: Any = None, kind: str | None = None, needs_targets: bool =
 
 def observed(reader: StepReader, module: Module, loss: Loss, outputs: Any = None, batch: Any = None) -> Observation:
     reader.start()
-    reader.see_loss(loss(module), B, batch, torch.arange(B))
+    value = loss(module)
+    reader.see_loss(value, B, batch, torch.arange(B))
+    value.backward()
     return decode([reading(reader, PLAN, module, outputs, batch)])
 
 

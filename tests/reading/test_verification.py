@@ -77,7 +77,7 @@ def test_a_later_backward_pass_is_compared_where_the_first_cannot_be() -> None:
     collate = {"collate_fn": lambda rows: (torch.stack([x for x, _ in rows]),)}
     sorted_ = {"collate_fn": lambda rows: (torch.stack(sorted((x for x, _ in rows), key=lambda x: float(x[1]))),)}
     train(Adversarial(), loader(hidden, **collate), labels=Y)
-    assert "not the labels of the planned samples" in refused(Adversarial(), loader(hidden, **sorted_), labels=Y)
+    assert "the labels of the planned samples" in refused(Adversarial(), loader(hidden, **sorted_), labels=Y)
 
 
 class Watching(BatchSelection):
@@ -184,17 +184,17 @@ def test_a_step_is_compared_until_it_could_be_compared() -> None:
     verification.check_targets((1 - Y[:8],))
 
 
-def test_three_epochs_and_the_first_selected_one_are_verified_and_no_other() -> None:
+def test_the_first_steps_and_the_first_of_each_epoch_are_verified() -> None:
     verification = IdVerification()
     verification.begin(DatasetLabels(None, data()))
     due = []
     for epoch in range(9):
-        for k in range(2):
-            plan = EpochPlan(epoch, torch.arange(N), BatchLayout(N, 21))
+        for k in range(6):
+            plan = EpochPlan(epoch, torch.arange(N), BatchLayout(N, 7))
             verification.start_step(plan, k, selected=epoch >= 6, batch=None)
             if verification.is_due:
                 due.append((epoch, k))
-    assert due == [(0, 0), (1, 0), (2, 0), (6, 0)]
+    assert due == [(0, k) for k in range(4)] + [(epoch, 0) for epoch in range(1, 9)]
 
 
 class Mixing(Layout):
@@ -347,6 +347,7 @@ def test_verification_holds_no_dataset_once_it_is_over() -> None:
     verification.begin(DatasetLabels(None, dataset))
     for epoch in range(4):
         verification.start_step(EpochPlan(epoch, torch.arange(N), BatchLayout(N, 21)), 0, selected=True, batch=None)
+    verification.begin(None)
     del dataset
     gc.collect()
     assert ref() is None

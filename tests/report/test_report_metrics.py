@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from report_fixtures import DATASETS, fake_run, save
 
-from lightning_ubs.experiment.record import MetricValue, RunRecord
+from lightning_ubs.experiment.record import MetricValue, Mode, RunRecord
 from lightning_ubs.report import ReportError, build_report, console_verdict
 from lightning_ubs.report.results import Results, load_results
 
@@ -102,10 +102,21 @@ def test_runs_without_any_metric_are_refused(tmp_path: Path) -> None:
         build_report(tmp_path)
 
 
-def test_a_monitored_metric_without_a_direction_gives_no_verdict_and_the_way_out() -> None:
-    text = console_verdict(own_metrics(0.02, auc=None))
-    assert "There is no verdict: nobody said whether auc should be large or small. Monitor it with mode=max" in text
+def test_a_metric_without_a_direction_gives_no_verdict_and_the_way_out() -> None:
+    text = console_verdict(own_metrics(0.02, error=None), monitor="val_error")
+    assert "There is no verdict: nobody said whether error should be large or small. Monitor it with mode=max" in text
     assert "better" not in text.splitlines()[0]
+
+
+@pytest.mark.parametrize(("mode", "answer"), [("max", "better"), ("min", "worse")])
+def test_the_mode_of_the_monitor_is_the_direction_where_the_metric_has_none(mode: Mode, answer: str) -> None:
+    records = [replace(one, mode=mode) for one in own_metrics(0.02, auc=None)]
+    assert console_verdict(records).startswith(f"UBS is {answer} than Random in auc")
+    mixed = [
+        *records,
+        *(replace(one, key=f"f{one.key[1:]}", seed=1, mode="max") for one in own_metrics(0.02, auc=None)),
+    ]
+    assert ("There is no verdict" in console_verdict(mixed)) == (mode == "min")
 
 
 def test_only_the_monitored_metric_is_marked_in_the_table_of_tests(tmp_path: Path) -> None:

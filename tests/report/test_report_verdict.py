@@ -236,6 +236,19 @@ def test_what_the_same_p_on_random_samples_does_as_well_is_said(share: float) ->
     assert said.startswith("The same P on random samples does not do it: the difference is +0.02") != bool(share)
 
 
+def test_what_is_said_of_a_control_that_shows_nothing_holds_no_word_of_another_answer() -> None:
+    records = []
+    for fold in range(5):
+        random, ours = pair("yeast", 0.02 + 0.001 * fold, fold)
+        dealt = {"macro_auc": random.metrics["macro_auc"].value + 0.02 + 0.05 * (-1) ** fold}
+        control = fake_run("yeast", "mlp", "balance", fold, metrics=dealt, parameters={"of": "UBS"})
+        records += [random, ours, replace(control, selection="shuffled", label="UBS, shuffled P")]
+    text = console_verdict(records)
+    assert "UBS is better than Random" in text
+    assert "Whether the same P on random samples does as well is not shown: the difference is" in text
+    assert "undecided" not in text
+
+
 def test_the_cautious_interval_is_that_of_nadeau_and_bengio() -> None:
     gains = np.array([0.010, 0.012, 0.011, 0.013, 0.009])
     (verdict,) = judge(Results([run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]))

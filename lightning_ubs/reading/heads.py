@@ -1,0 +1,387 @@
+"""Everything that a backward pass shows of what the predictions may be, and which of it is the same head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, origin
+from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
+from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where predictions are read, as users are told of it.
+
+    Args:
+        source: what training_step returned, a user's function, what a module returned, or what the loss is made of.
+        name: the key, the module's name (empty for the LightningModule itself), or the loss in words.
+        part: which part of a module's output.
+        term: where in the graph of the loss.
+        backward_pass: number of the backward pass within the step.
+    """
+
+    source: Literal["returned", "function", "module", "loss"]
+    name: str = ""
+    part: str = ""
+    term: TermPlace | None = None
+    backward_pass: int = 0
+
+    def __str__(self) -> str:
+        if self.source == "module":
+            where = f"the submodule {self.name!r}" if self.name else "the module's forward"
+            return f"{where} (part {self.part})" if self.part else where
+        return {
+            "returned": f"training_step's {self.name!r}",
+            "function": "the function given as outputs=",
+            "loss": f"what the loss was computed from ({self.name})",
+        }[self.source]
+
+
+@dataclass
+class Watched:
+    """A matrix that a module returned in this step, with its graph."""
+
+    place: Place
+    tensor: Tensor
+
+
+@dataclass
+class Head:
+    """What may be the predictions of this step, and how the loss pulls at it. Lives no longer than the step.
+
+    Args:
+        place: where it is read.
+        kind: what it holds; None where the graph does not tell.
+        predictions: (rows, q), detached; None if they were masked and cannot be read.
+        shape: of the predictions, also where they cannot be read.
+        targets: what the loss compares it with.
+        edge: where the loss pulls at it.
+        origin: tells which heads are one, whatever the form.
+        text: in words, with its shape.
+        inside: origins of heads that are computed from this one.
+        exclusive: whether it is of exclusive classes.
+        is_of_module: whether a module returned it and the loss does not show it.
+        evidence: of this step alone; None where no labels fit, or before the backward pass.
+        pulled_targets: the targets, NaN where the loss does not pull, because they are masked there.
+    """
+
+    place: Place
+    kind: Kind | None
+    predictions: Tensor | None
+    shape: tuple[int, ...]
+    targets: tuple[Tensor, ...]
+    edge: Edge
+    origin: Edge
+    text: str
+    inside: tuple[Edge, ...] = ()
+    exclusive: bool = False
+    is_of_module: bool = False
+    evidence: Evidence | None = None
+    pulled_targets: tuple[Tensor, ...] = ()
+
+    @property
+    def variant(self) -> tuple[int, bool]:
+        """In which of several possible forms it is read: how often transposed, and whether with the other sign."""
+        term = self.place.term
+        return (0, False) if term is None else (term.turned, term.negated)
+
+    @property
+    def width(self) -> int | None:
+        """Number of labels; None if it cannot be read."""
+        return None if self.predictions is None else self.predictions.shape[1]
+
+    def shows(self, raw: Tensor) -> bool:
+        """Whether it has these values (rows, q), in whatever form."""
+        if self.predictions is None or self.kind is None:
+            return False
+        return same_values(raw, self.predictions, self.kind) is not None
+
+    def prove(self, gradient: Tensor | None, label_sets: list[Tensor]) -> None:
+        """Take the evidence of this step; waits for the device.
+
+        By the surest labels that prove the head, else by the surest that fit it.
+
+        Args:
+            gradient: what arrived at ``edge``.
+            label_sets: labels of these samples, the surest first.
+        """
+        pull = None
+        if gradient is not None and gradient.numel() == self.shape[0] * self.shape[1]:
+            pull = gradient.reshape(self.shape)
+            pull = -pull if self.variant[1] else pull
+            self.pulled_targets = tuple(_where_pulled(one, pull) for one in self.targets)
+        else:
+            self.pulled_targets = self.targets
+        if self.is_of_module and self.kind in (None, Kind.LOGITS) and pull is not None and _is_of_classes(pull):
+            self.exclusive = any(_are_classes(one, self.shape) for one in label_sets)
+            self.kind = Kind.SOFTMAX if self.exclusive else self.kind
+        for given in label_sets:
+            labels = as_label_matrix(given, self.shape, self.exclusive)
+            if labels is None:
+                continue
+            told = told_by(self.pulled_targets, labels, given)
+            if self.exclusive and given.ndim > 1 and pull is not None:
+                labels = one_per_row(labels, pull.to(labels.device))
+            probs = None
+            if self.predictions is not None and self.kind is not None:
+                probs = to_probabilities(self.predictions.float(), self.kind)[0].to(labels.device)
+            moved = torch.zeros_like(labels) if pull is None else pull.to(labels.device)
+            seen = Evidence().add(moved, labels, probs, told)
+            before = self.evidence
+            # Labels that the dataset keeps in another form tell nothing; those that the loss uses tell more.
+            is_nearer = before is not None and before.told == 0 and seen.matched
+            is_surer = before is None or seen.proof is Proof.PROVEN
+            if is_nearer or (is_surer and (before is None or before.proof is not Proof.PROVEN)):
+                self.evidence = seen
+
+
+def _is_of_classes(pull: Tensor) -> bool:
+    """Whether a loss minds only how the columns of its predictions differ, as after a softmax."""
+    sums, sizes = pull.double().sum(1).abs(), pull.double().abs().sum(1)
+    return pull.shape[1] > 1 and bool((sums <= 1e-4 * sizes).all()) and bool((sizes > 0).any())
+
+
+def _are_classes(labels: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether labels are one class per sample, by number or as a row with a single one."""
+    matrix = as_label_matrix(labels, shape, exclusive=True)
+    return matrix is not None and bool((matrix.nan_to_num(0.0).sum(1) <= 1).all())
+
+
+def _where_pulled(target: Tensor, pull: Tensor) -> Tensor:
+    """Targets as the loss minds them."""
+    silent = pull == 0
+    if target.shape != pull.shape or not target.is_floating_point() or not bool(silent.any()):
+        return target
+    return target.masked_fill(silent.to(target.device), torch.nan)
+
+
+class BackwardPass:
+    """What one backward pass shows: looked for before it, and judged once it has passed.
+
+    Args:
+        loss: before its backward pass.
+        rows: number of samples of this process.
+        label_sets: labels of these samples, the surest first.
+        watched: what modules returned.
+        number: of the backward pass within the step.
+    """
+
+    def __init__(self, loss: Tensor, rows: int, label_sets: list[Tensor], watched: list[Watched], number: int) -> None:
+        graph = LossGraph(loss, rows)
+        self._labels = label_sets
+        #: Shapes of what has no row per sample.
+        self.unfitting = [tuple(one.shape) for one in graph.unfitting]
+        self._heads = _heads_of_loss(graph, rows, watched, number, knows_labels=bool(label_sets))
+        # Without labels, what modules return is as good as anything.
+        if label_sets:
+            known = {head.origin for head in self._heads}
+            self._heads += [
+                head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
+            ]
+        self._pulls = Pulls(head.edge for head in self._heads) if label_sets else None
+
+    def heads(self) -> list[Head]:
+        """Everything that may be the predictions, with the evidence for each, if the backward pass is over."""
+        if self._pulls is not None:
+            for head in self._heads:
+                head.evidence = None
+                head.prove(self._pulls.at(head.edge), self._labels)
+        return self._heads
+
+    def stop(self) -> None:
+        """Keep nothing of the graph."""
+        if self._pulls is not None:
+            self._pulls.stop()
+
+
+def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: int, knows_labels: bool) -> list[Head]:
+    returned = {origin((one.tensor.grad_fn, one.tensor.output_nr)): one for one in reversed(watched)}
+    heads = []
+    for one in graph.candidates:
+        if one.opposite is not None and not knows_labels:
+            continue  # z and -z look the same
+        place, predictions = Place("loss", str(one.place), "", one.place, number), one.predictions
+        kind: Kind | None = one.kind
+        behind = returned.get(one.origin)
+        if predictions is None and behind is not None:
+            place, predictions = replace(behind.place, backward_pass=number), as_rows(behind.tensor.detach(), rows)
+            kind = kind_by_origin(behind.tensor) or kind
+        above = tuple(
+            upper.origin for upper in graph.candidates if upper is not one and graph.is_above(upper.edge, one.edge)
+        )
+        head = Head(
+            place,
+            kind,
+            predictions,
+            one.shape,
+            one.targets,
+            graph.pulled_edge(one),
+            one.origin,
+            str(one),
+            above,
+            _is_exclusive(one),
+        )
+        heads.append(head)
+        if one.opposite is not None and predictions is not None:
+            opposite = replace(place, term=one.opposite)
+            heads.append(replace(head, place=opposite, predictions=-predictions, targets=()))
+    return heads
+
+
+def _is_exclusive(candidate: Candidate) -> bool:
+    return candidate.kind is Kind.SOFTMAX or candidate.place.node == "SoftmaxBackward0"
+
+
+def _heads_of_modules(graph: LossGraph, rows: int, watched: list[Watched], number: int) -> list[Head]:
+    """What modules returned, once for each tensor: by the outermost module that did."""
+    found: dict[Edge, tuple[Watched, Tensor]] = {}
+    for one in watched:
+        matrix = as_rows(one.tensor, rows)
+        edge = (one.tensor.grad_fn, one.tensor.output_nr)
+        if matrix is None or not graph.contains(edge):
+            continue
+        if edge not in found or one.place.name.count(".") <= found[edge][0].place.name.count("."):
+            found[edge] = one, matrix.detach()
+    heads = []
+    for edge, (one, matrix) in found.items():
+        above = tuple(upper for upper in found if upper != edge and graph.is_above(upper, edge))
+        shape, kind = tuple(matrix.shape), kind_by_origin(one.tensor)
+        text = f"{one.place} {list(shape)}"
+        place = replace(one.place, backward_pass=number)
+        head = Head(place, kind, matrix, shape, (), edge, origin(edge), text, above, is_of_module=True)
+        heads.append(head)
+    return heads
+
+
+@dataclass
+class Group:
+    """Heads that are one, whatever their form.
+
+    Args:
+        heads: the nearest to the loss first.
+        evidence: of all steps so far; None where no labels fit.
+        targets: what the loss compares them with, those first that are the labels.
+        pulled_targets: the same, NaN where they are masked.
+    """
+
+    heads: list[Head]
+    evidence: Evidence | None
+    targets: tuple[Tensor, ...] = ()
+    pulled_targets: tuple[Tensor, ...] = ()
+
+    @property
+    def proof(self) -> Proof:
+        """Whether it is what the model predicts."""
+        return Proof.OPEN if self.evidence is None else self.evidence.proof
+
+    @property
+    def readable(self) -> Head | None:
+        """The head to read: the nearest to the loss that the graph or a module shows unmasked."""
+        return next((head for head in self.heads if head.predictions is not None), None)
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether the loss does not show it, only a module does."""
+        return all(head.is_of_module for head in self.heads)
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the loss was seen to pull at it."""
+        return self.evidence is not None and any(self.evidence.mass)
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether the loss compared it with the very labels, as far as is known."""
+        return self.evidence is not None and self.proof is not Proof.REFUTED and self.evidence.matched
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether all that was seen so far speaks for it."""
+        if self.evidence is None or self.proof is Proof.PROVEN or self.is_matched:
+            return True
+        return self.evidence.value is not None and self.evidence.value >= PASSED
+
+    def __str__(self) -> str:
+        head = self.readable or self.heads[0]
+        value = None if self.evidence is None else self.evidence.value
+        return head.text if value is None else f"{head.text}, {value:.2f} right"
+
+
+_RANK = {Proof.PROVEN: 0, Proof.OPEN: 1, Proof.REFUTED: 2}
+
+
+def grouped(heads: list[Head], before: Mapping[Place, Evidence]) -> list[Group]:
+    """Heads that read the same in the same form, with what earlier steps showed; of each the best proven ones."""
+    same_form: dict[tuple[Edge, tuple[int, bool]], list[Head]] = {}
+    for head in heads:
+        same_form.setdefault((head.origin, head.variant), []).append(head)
+    groups = []
+    for same in same_form.values():
+        sums = [None if one.evidence is None else one.evidence + before.get(one.place, Evidence()) for one in same]
+        proofs = [Proof.OPEN if seen is None else seen.proof for seen in sums]
+        best = min(proofs, key=_RANK.__getitem__)
+        chosen = [(seen, head) for seen, head, proof in zip(sums, same, proofs, strict=True) if proof is best]
+        matched = sorted(same, key=lambda head: not (head.evidence and head.evidence.matched))
+        targets = tuple(target for head in matched for target in head.targets)
+        pulled = tuple(target for head in matched for target in head.pulled_targets)
+        groups.append(Group([head for _, head in chosen], chosen[0][0], targets, pulled))
+    return groups
+
+
+def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
+    """Groups with this proof that say something of their own.
+
+    What others are computed from is part of these, later backward passes of a step repeat the first, heads with
+    the same values are one, and what modules return counts where the loss shows nothing as good.
+    """
+    found = [group for group in groups if group.proof is wanted and (group.is_pulled or not group.is_of_module)]
+    of_loss = [group for group in found if not group.is_of_module]
+    if any(group.is_likely and group.evidence is not None for group in of_loss):
+        found = of_loss
+    origins = {group.heads[0].origin for group in found if group.readable is not None}
+    found = [group for group in found if not origins.intersection(group.heads[0].inside)] or found
+    first = min((group.heads[0].place.backward_pass for group in found), default=0)
+    widths = {_width_of(group) for group in found if group.heads[0].place.backward_pass == first}
+    kept: list[Group] = []
+    for group in found:
+        # Without labels, predictions of another width may as well be the main ones.
+        is_other = group.evidence is None and _width_of(group) not in widths
+        if group.heads[0].place.backward_pass != first and not is_other:
+            continue
+        same = next((other for other in kept if _are_alike(group.readable, other.readable)), None)
+        if same is None:
+            kept.append(group)
+        else:
+            same.targets += group.targets
+            same.pulled_targets += group.pulled_targets
+    return kept
+
+
+def _width_of(group: Group) -> int | None:
+    return None if group.readable is None else group.readable.width
+
+
+def _are_alike(one: Head | None, other: Head | None) -> bool:
+    if one is None or other is None or one.predictions is None or other.predictions is None:
+        return False
+    if one.kind is None or other.kind is None:
+        return torch.equal(one.predictions, other.predictions)
+    if {one.kind, other.kind} == {Kind.LOGITS, Kind.PROBS}:
+        logits, probs = (one, other) if one.kind is Kind.LOGITS else (other, one)
+        return _are_scaled(logits.predictions, probs.predictions)
+    return same_values(one.predictions, other.predictions, other.kind) is one.kind
+
+
+def _are_scaled(logits: Tensor | None, probs: Tensor | None) -> bool:
+    """Whether probabilities are those of logits of any scale, as where one term of a loss has a temperature."""
+    if logits is None or probs is None or logits.shape != probs.shape:
+        return False
+    z, p = logits.double(), probs.double()
+    scale = (z * p.logit(eps=1e-6)).sum() / z.square().sum().clamp(min=1e-12)
+    return bool(scale > 0) and torch.allclose((scale * z).sigmoid(), p, atol=1e-4)
