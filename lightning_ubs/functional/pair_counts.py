@@ -93,7 +93,6 @@ def count_pairs(
             if counter is None:
                 counter = _Counter(blocks, panel, numbers(rows.device).to(rows.dtype), exact, sparse)
             counter.add(rows)
-            del rows  # before the next ones are made
         assert counter is not None
         yield from counter.pairs(margin, total)
 
@@ -123,16 +122,15 @@ class _BinnedRows:
             yield from self._kept
             return
         for chunk in self._chunks():
-            yield self._bins_of(chunk)
-
-    def _bins_of(self, chunk: Tensor) -> Tensor:
-        """Bins of a chunk; what is scaled takes four times as much, and is gone before they are counted."""
-        # Cut off, because what is not negative is rounded down so.
-        if not _is_for_numpy(chunk):
-            return (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
-        scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
-        np.clip(scaled, 0, self._bins - 1, out=scaled)
-        return torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
+            # Cut off, because what is not negative is rounded down so.
+            if not _is_for_numpy(chunk):
+                yield (chunk * self._bins).clamp_(0, self._bins - 1).to(self._dtype)
+                continue
+            scaled = np.multiply(np.from_dlpack(chunk.detach()), self._bins)
+            np.clip(scaled, 0, self._bins - 1, out=scaled)
+            binned = torch.from_numpy(scaled.astype(np.uint8 if self._dtype == torch.uint8 else np.int32))
+            del scaled  # four times as large, and of no use while the chunk is counted
+            yield binned
 
 
 def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[list[int]]]:
