@@ -121,6 +121,7 @@ class TrainingSteps:
         plan, k, _ = self._current
         batch = fetched_batch(session.trainer) if self._is_fetching else self._batch
         if self._is_fetching and not self._has_backward:
+            session.check_one_fetch(k)
             self._verify(session, k, batch)
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
         verifying = self.verification.is_due
