@@ -21,6 +21,7 @@ from lightning_ubs.reading.refusals import masked, mixed, not_pulled, other_rows
 FIRST_STEPS, RIVAL_STEPS, EVIDENCE_STEPS = 4, 32, 500
 
 VERIFIED = "verified: the loss pulls them to the labels"
+UNSHOWN = "the loss pulls them to the labels; not verified is what it does to them first, such as a temperature"
 UNDECIDED = "not verified yet: the first batch shows too little"
 NO_LABELS = "not verified: neither the dataset nor the batch shows labels that fit them"
 REFUTED = "not verified: the loss does not pull them to the labels"
@@ -184,7 +185,12 @@ class Search:
         elif group.evidence is None:
             self.status = NO_LABELS
         else:
-            self.status = {Proof.PROVEN: VERIFIED, Proof.REFUTED: REFUTED, Proof.OPEN: UNDECIDED}[group.proof]
+            self.status = {Proof.PROVEN: self._verified, Proof.REFUTED: REFUTED, Proof.OPEN: UNDECIDED}[group.proof]
+
+    @property
+    def _verified(self) -> str:
+        """What a proof says: of what only a module shows, the direction and not the scale."""
+        return UNSHOWN if self.place is not None and self.place.source == "module" else VERIFIED
 
     def is_chosen(self, head: Head) -> bool:
         """Whether a head stands where predictions are read."""
@@ -234,7 +240,7 @@ class Search:
         self._later = self._later + head.evidence
         if self._later.proof is Proof.PROVEN:
             if self.status == UNDECIDED:
-                self.status = VERIFIED
+                self.status = self._verified
                 rank_zero_info(f"The predictions are verified: the loss pulls {head.text} to the labels.")
             self._later, self._doubts = Evidence(), 0
         elif self._later.proof is Proof.REFUTED and not self.believes(Group([head], None, head.targets)):
