@@ -90,7 +90,7 @@ class BatchSelection(Callback):
             computed from, else the usual places of a batch.
         kind: What the predictions hold: ``"logits"``, ``"probs"``, ``"softmax"`` (logits of exclusive classes) or
             ``"log_probs"``; None to find it out.
-        ids: What planned samples are verified by, in the first batch of the first epochs: a key of the batch or a
+        ids: What planned samples are verified by, in the first batches and the first of each epoch: a key or a
             function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
         refresh: An :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.

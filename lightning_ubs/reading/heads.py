@@ -185,10 +185,12 @@ class BackwardPass:
                 head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
             ]
         self._pulls = Pulls(head.edge for head in self._heads) if label_sets else None
+        self._judged: int | None = None
 
     def heads(self) -> list[Head]:
         """Everything that may be the predictions, with the evidence for each, if the backward pass is over."""
-        if self._pulls is not None:
+        if self._pulls is not None and self._judged != self._pulls.count:
+            self._judged = self._pulls.count
             for head in self._heads:
                 head.evidence = None
                 head.prove(self._pulls.at(head.edge), self._labels)

@@ -216,6 +216,8 @@ class Pulls:
 
     def __init__(self, edges: Iterable[Edge]) -> None:
         self._arrived: dict[Any, tuple[Tensor | None, ...]] = {}
+        #: How often a gradient arrived; what was made of them holds until it changes.
+        self.count = 0
         self._handles = [node.register_prehook(partial(self._keep, node)) for node in {node for node, _ in edges}]
 
     def at(self, edge: Edge) -> Tensor | None:
@@ -232,6 +234,7 @@ class Pulls:
     def _keep(self, node: Any, gradients: tuple[Tensor | None, ...]) -> None:
         # The last pass counts: others through the same graph come before it.
         self._arrived[node] = tuple(None if one is None else one.detach() for one in gradients)
+        self.count += 1
 
 
 def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
