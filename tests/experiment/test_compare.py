@@ -436,6 +436,7 @@ def loaders_with_workers(seed: int) -> dict[str, DataLoader[Any]]:
     return {name: DataLoader(one, 16, shuffle=name == "train", num_workers=1) for name, one in sets.items()}
 
 
+@pytest.mark.slow
 def test_loaders_may_have_workers_of_their_own_in_the_processes_of_a_grid(tmp_path: Path) -> None:
     settings = {"selections": [], "seeds": 1, "trainer": QUICK | {"max_epochs": 1}}
     in_processes = quick(tmp_path / "loky", data=loaders_with_workers, engine="loky", jobs=1, **settings)
