@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.extras import require_experiments
 from lightning_ubs._utils.files import write_file
-from lightning_ubs._utils.known_metrics import TITLES
+from lightning_ubs._utils.metric_names import TITLES
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.contents import Contents
-from lightning_ubs.report.figures.theme import figure_theme, method_colors
+from lightning_ubs.report.figures.canvas import figure_theme, method_colors
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import clean, method_looks
 from lightning_ubs.report.results import Results

@@ -18,10 +18,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_ubs.errors import ReportError
-from lightning_ubs.report.method import Method
-from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Results, Run, plain_model
-from lightning_ubs.report.statistics import (
+from lightning_ubs.report.evidence import (
     MIN_DATASETS,
     MIN_UNITS,
     UNSEEN,
@@ -31,6 +28,9 @@ from lightning_ubs.report.statistics import (
     holm_divisors,
     resolution,
 )
+from lightning_ubs.report.method import Method
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.words import count_of, join, plain, runs_of, signed
 
 Answer = Literal["better", "worse", "equal", "undecided"]
