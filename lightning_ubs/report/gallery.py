@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs._utils.files import write_file
+from lightning_ubs._utils.progress import show_progress
 from lightning_ubs.report.contents import Contents
 from lightning_ubs.report.figures.canvas import FigureKind, Material, Plot, figure_theme, house_style
 from lightning_ubs.report.figures.comparisons import gain_plot, rank_plot
@@ -23,7 +24,6 @@ from lightning_ubs.report.figures.curves import DRIFT, LOSS, VALIDATION
 from lightning_ubs.report.figures.settings import ABLATION, GRID_S0_T, LAMBDA
 from lightning_ubs.report.figures.traces import CORRELATION, DATA_MAP, LABEL_DRAWS
 from lightning_ubs.report.method import method_looks
-from lightning_ubs.report.progress import show_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
