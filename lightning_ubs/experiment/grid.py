@@ -1,4 +1,4 @@
-"""The grid: do the runs that the results folder lacks, and keep each as soon as it is there."""
+"""The grid: run whatever is missing from the results folder, and keep each run as soon as it has finished."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_grid(
     engine: Engine = "loky",
     say: Say | None = None,
 ) -> GridOutcome:
-    """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
+    """Run whatever is missing from the store, and wait for runs that another grid has claimed.
 
     Raises:
         ConfigError: If a run cannot be done because of what was asked for, so that none can.
@@ -158,7 +158,7 @@ def _pass(
     jobs: int,
     last: bool,
 ) -> bool:
-    """Do what nobody else does now, and tell whether anything was begun; nothing being begun is an error if ``last``.
+    """Claim and run unclaimed runs; return whether any was begun. If none was, that is an error where ``last``.
 
     After the death of a worker, what was under way is done again, one at a time.
     """
@@ -214,7 +214,7 @@ def _orders(runs: Sequence[Run]) -> dict[str, bytes]:
 
 
 def _here(engine: Engine) -> dict[str, Any]:
-    """What a worker must be told of this process; a worker of a cluster may be on another machine."""
+    """What a worker must know of this process; a worker of a cluster may be on another machine."""
     names = [name for name in os.environ if name.startswith("LIGHTNING_UBS_")]
     told: dict[str, Any] = {"path": list(sys.path), "environment": {name: os.environ[name] for name in names}}
     return told | ({"folder": os.getcwd()} if engine == "loky" else {})
