@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
+from lightning_ubs.reading.scale import Scale, fit_forms
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,13 @@ class Head:
         """Number of labels; None if it cannot be read."""
         return None if self.predictions is None else self.predictions.shape[1]
 
+    @property
+    def _may_be_logits(self) -> bool:
+        """Whether only the values of its gradient can tell the scale: a module returned what may be logits."""
+        if not self.is_of_module or self.predictions is None or self.kind not in (None, Kind.LOGITS, Kind.SOFTMAX):
+            return False
+        return self.kind is not None or bool(((self.predictions < 0) | (self.predictions > 1)).any())
+
     def shows(self, raw: Tensor) -> bool:
         """Whether it has these values (rows, q), in whatever form."""
         if self.predictions is None or self.kind is None:
@@ -133,6 +141,8 @@ class Head:
                 probs = to_probabilities(self.predictions.float(), self.kind)[0].to(labels.device)
             moved = torch.zeros_like(labels) if pull is None else pull.to(labels.device)
             seen = Evidence().add(moved, labels, probs, told)
+            if pull is not None and self.predictions is not None and self._may_be_logits:
+                seen.fit = fit_forms(self.predictions, pull, labels, self.exclusive)
             before = self.evidence
             # Labels that the dataset keeps in another form tell nothing; those that the loss uses tell more.
             is_nearer = before is not None and before.told == 0 and seen.matched
@@ -296,6 +306,14 @@ class Group:
     def is_pulled(self) -> bool:
         """Whether the loss was seen to pull at it."""
         return self.evidence is not None and any(self.evidence.mass)
+
+    @property
+    def scale(self) -> Scale:
+        """Whether what it holds is what the loss reads; of what the loss shows itself, that is known."""
+        if not self.heads[0].is_of_module:
+            return Scale.SHOWN
+        fit = None if self.evidence is None else self.evidence.fit
+        return Scale.NONE if fit is None else fit.scale
 
     @property
     def is_matched(self) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from lightning_ubs.reading.comparison import Verdict as Rows
 from lightning_ubs.reading.comparison import compare
 from lightning_ubs.reading.predictions import Kind, to_probabilities
+from lightning_ubs.reading.scale import Fit
 
 # Right candidates have 1.00, mixed or noisy labels somewhat less; what chance or a teacher pulls has 0.5 to 0.7. Where
 # ENOUGH elements of like weight were seen on a side, a coin passes PASSED once in 28,000 times (at least 22 of 24), and
@@ -53,6 +54,7 @@ class Evidence:
         back: gradient that pulls back what is on the side of its label.
         told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
+        fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -66,6 +68,7 @@ class Evidence:
     labels: tuple[float, float] = (0.0, 0.0)
     back: tuple[float, float] = (0.0, 0.0)
     told: float = 0.0
+    fit: Fit | None = None
 
     def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
@@ -108,6 +111,7 @@ class Evidence:
             total(self.labels, other.labels),
             total(self.back, other.back),
             self.told + other.told,
+            self.fit + other.fit if self.fit and other.fit else self.fit or other.fit,
         )
 
     @property
