@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.predictions import Kind, as_rows
+from lightning_ubs.reading.predictions import TOLERANCE, Kind, as_rows
 
 # Nodes of a graph that are looked at before the search is given up.
 SEARCH_LIMIT = 50_000
@@ -45,11 +45,22 @@ _TERMS = {
     # These hold log-probabilities, whose softmax are the probabilities, whether or not a log_softmax made them.
     _NLL[0]: _Term("nll_loss or cross_entropy", Kind.SOFTMAX),
     _NLL[1]: _Term("a spatial nll_loss or cross_entropy", Kind.SOFTMAX),
+    # Losses written by hand, of whatever makes the probabilities.
+    "LogBackward0": _Term("log", Kind.PROBS),
+    "Log2Backward0": _Term("log2", Kind.PROBS),
+    "Log10Backward0": _Term("log10", Kind.PROBS),
+    "XlogyBackward0": _Term("xlogy", Kind.PROBS, "_saved_other"),
+    "MseLossBackward0": _Term("mse_loss", Kind.PROBS),
+    "SmoothL1LossBackward0": _Term("smooth_l1_loss", Kind.PROBS),
+    "HuberLossBackward0": _Term("huber_loss", Kind.PROBS),
 }
+# Only values and labels tell whether what these hold are probabilities, and which.
+_LOGS = ("LogBackward0", "Log2Backward0", "Log10Backward0", "XlogyBackward0")
+_DISTANCES = ("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
 # Half of a likelihood: alone they do not tell whether z or -z are the logits.
 _HALVES = (_LOG_SIGMOID, _SOFTPLUS)
 # What is computed below these makes the predictions; below the others predictions may be found again.
-_ENDS = frozenset(_TERMS) - {"BinaryCrossEntropyBackward0", *_NLL}
+_ENDS = frozenset(_TERMS) - {"BinaryCrossEntropyBackward0", *_NLL, *_LOGS, *_DISTANCES}
 _ACTIVATIONS = ("SigmoidBackward0", "SoftmaxBackward0", _LOG_SOFTMAX)
 _SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
 # What comes from one of these holds picked elements, not one label of each sample.
@@ -79,6 +90,21 @@ class TermPlace:
     negated: bool = False
     mirrors: bool = False
     is_plain: bool = False
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether only labels tell if these are the predictions, and not their complement or something else."""
+        return self.node in _LOGS or self.is_distance
+
+    @property
+    def is_activation(self) -> bool:
+        """Whether the node only makes probabilities, so that it does not show what the loss does with them."""
+        return self.node in _ACTIVATIONS
+
+    @property
+    def is_distance(self) -> bool:
+        """Whether the node measures how far the predictions are from its targets, whatever these are."""
+        return self.node in _DISTANCES
 
     def __str__(self) -> str:
         return _TERMS[self.node].name
@@ -132,6 +158,8 @@ class LossGraph:
         self._loss, self._rows = loss, rows
         self._parents: dict[Any, list[tuple[Any, int]]] = {}
         terms: list[Any] = []
+        #: (place, values (rows, q)) of what is squared or taken without its sign, as differences from labels are.
+        self.differences: list[tuple[Edge, Tensor]] = []
         root: Any = loss.grad_fn
         queue = deque([] if root is None else [root])
         # Below a head only so many nodes are looked at as may lie between it and its loss node.
@@ -141,6 +169,8 @@ class LossGraph:
             depth = left[node]
             if node.name() in _TERMS and depth == SEARCH_LIMIT and node not in terms:
                 terms.append(node)
+            if depth == SEARCH_LIMIT and node not in expanded and (difference := _difference(node, rows)) is not None:
+                self.differences.append(((node, 0), difference))
             if depth == SEARCH_LIMIT and node.name() in _ENDS:
                 depth = _DEPTH
             below = depth if depth == SEARCH_LIMIT else depth - 1
@@ -178,6 +208,22 @@ class LossGraph:
                     queue.append(child)
         return False
 
+    def stop(self) -> None:
+        """Keep nothing of the graph."""
+        self._loss, self._parents, self._plain = None, {}, set()
+        self.candidates, self.unfitting, self.differences = [], [], []
+
+    def sign(self, edge: Edge) -> Tensor:
+        """Minus one where the loss is to rise, because it is below the level of a flood: of all, or (rows, 1)."""
+        sign, node = torch.ones(()), edge[0]
+        while node in self._parents:
+            node = self._parents[node][0][0]
+            if node.name() == "AbsBackward0" and node._saved_self.ndim <= 1:
+                level = node._saved_self.detach()
+                if level.numel() in (1, self._rows):
+                    sign = sign.to(level.device) * level.double().sign().reshape(-1, 1)
+        return sign
+
     def pulled_edge(self, candidate: Candidate) -> Edge:
         """Where all that the loss makes of a candidate's head was added up, if that has its form."""
         below = origin(candidate.edge, through_turns=False)
@@ -185,7 +231,7 @@ class LossGraph:
         return below if form is not None and tuple(form.shape) == candidate.shape else candidate.edge
 
     def _candidates(self, node: Any) -> list[Candidate]:
-        below = node.next_functions[0][0]
+        below = node.next_functions[_compared(node)[1]][0]
         of_negative = node.name() in _HALVES and below is not None and below.name() == "NegBackward0"
         mirrors = of_negative and below.next_functions[0][0] in self._plain
         place = TermPlace(node.name(), self._way_to(node), mirrors=mirrors)
@@ -194,6 +240,8 @@ class LossGraph:
         if _turns(node):
             found.append(_candidate(node, parent, index, self._rows, replace(place, turned=1)))
         fitting = [one for one in found if one.fits]
+        if place.needs_labels:
+            return [one for one in fitting if one.predictions is not None and _are_probabilities(one.predictions)]
         return fitting or found[:1]
 
     def _way_to(self, node: Any) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
@@ -248,15 +296,14 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
             parent, index = node, slot
             node = node.next_functions[slot][0]
     if place.is_plain:
-        term = _TERMS[place.node]
-        saved: Tensor = getattr(node, term.saved).detach()
+        saved, number = _compared(node)
         predictions = as_rows(saved, rows)
         if predictions is None:
             return None
         target, shape = _target(node, parent, index, place), tuple(predictions.shape)
         targets = () if target is None else _shaped(target, saved, (), shape)
-        edge = (node, 0) if place.node in _ACTIVATIONS else node.next_functions[0]
-        return Candidate(place, term.kind, predictions, shape, targets, edge, fits=True)
+        edge = (node, 0) if place.node in _ACTIVATIONS else node.next_functions[number]
+        return Candidate(place, _TERMS[place.node].kind, predictions, shape, targets, edge, fits=True)
     found = _candidate(node, parent, index, rows, place, may_mask=False)
     return found if found.fits else None
 
@@ -266,8 +313,7 @@ def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace, 
 
     Factors of zeros and ones are taken for a mask if they ``may_mask``, even if this batch masks nothing.
     """
-    term = _TERMS[place.node]
-    saved: Tensor = getattr(node, term.saved).detach()
+    saved, _ = _compared(node)
     descent = _Descent(node, saved, rows, place, may_mask)
     target = _target(node, parent, index, place)
     shape = descent.matrix_shape
@@ -301,7 +347,7 @@ class _Descent:
         self._saved = saved
         self._value: Tensor | None = -saved if place.negated else saved
         self.shape = tuple(saved.shape)
-        edge: Edge = node.next_functions[0]
+        edge: Edge = node.next_functions[_compared(node)[1]]
         if place.node in _ACTIVATIONS:
             base, _ = _product(edge, rows, self.shape)
             if base is None:
@@ -365,9 +411,35 @@ class _Descent:
 _TURNING = ("TBackward", "Transpose", "Permute")
 
 
+def _compared(node: Any) -> tuple[Tensor, int]:
+    """What a loss node compares with its targets, and the number of the input that it is."""
+    name = node.name()
+    # Distances are the same the other way round.
+    if name in _DISTANCES and node.next_functions[0][0] is None:
+        return node._saved_target.detach(), 1
+    saved: Tensor = getattr(node, _TERMS[name].saved).detach()
+    return saved, 1 if name == "XlogyBackward0" else 0
+
+
+def _difference(node: Any, rows: int) -> Tensor | None:
+    """What is squared, or taken without its sign, as (rows, q)."""
+    name, value = node.name(), None
+    if name == "AbsBackward0" or (name == "PowBackward0" and node._saved_exponent == 2):
+        value = node._saved_self
+    elif name == "MulBackward0" and all(child is not None for child, _ in node.next_functions):
+        value, other = node._saved_self, node._saved_other
+        value = value if value.shape == other.shape and value.ndim and torch.equal(value, other) else None
+    return as_rows(value.detach(), rows) if isinstance(value, Tensor) else None
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    """Whether all values are in [0, 1]; waits for the device."""
+    return bool(((values >= -TOLERANCE) & (values <= 1 + TOLERANCE)).all())
+
+
 def _turns(node: Any) -> bool:
     """Whether a transposition is among the changes of form right below a node."""
-    below = node.next_functions[0][0]
+    below = node.next_functions[_compared(node)[1]][0]
     while below is not None and below.next_functions:
         if below.name().startswith(_TURNING):
             return True
@@ -480,6 +552,9 @@ def origin(edge: Edge, through_turns: bool = True) -> Edge:
 
 def _target(node: Any, parent: Any, index: int, place: TermPlace) -> Tensor | None:
     """What a node compares its predictions with; ``parent`` reads it as its input number ``index``."""
+    if node.name() in _DISTANCES and node.next_functions[0][0] is None:
+        other: Tensor = node._saved_self.detach()
+        return other
     if hasattr(node, "_saved_target"):
         target: Tensor = node._saved_target.detach()
         return target

@@ -55,6 +55,7 @@ class Evidence:
         told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
         fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
+        is_changed: whether the loss compares with the labels what it makes of the candidate, not the candidate.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -69,6 +70,7 @@ class Evidence:
     back: tuple[float, float] = (0.0, 0.0)
     told: float = 0.0
     fit: Fit | None = None
+    is_changed: bool = False
 
     def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
@@ -112,6 +114,7 @@ class Evidence:
             total(self.back, other.back),
             self.told + other.told,
             self.fit + other.fit if self.fit and other.fit else self.fit or other.fit,
+            self.is_changed or other.is_changed,
         )
 
     @property
@@ -220,6 +223,34 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
             _, alike = torch.unique(known, dim=0, return_counts=True)
             return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def is_difference(values: Tensor, probs: Tensor, labels: Tensor) -> bool | None:
+    """Whether values are how probabilities differ from the labels, smoothed or not; None if from nothing of the kind.
+
+    >>> p, y = torch.tensor([[0.1, 0.7, 0.3, 0.6]]).T, torch.tensor([[0.0, 1.0, 0.0, 1.0]]).T
+    >>> is_difference(p - y, p, y), is_difference(p**2 - y, p, y), is_difference(p, p**2, y)
+    (True, False, None)
+    """
+    sides = [labels < 0.5, labels >= 0.5]
+    for one in (values, -values):
+        rest = one - probs
+        if all(_spread(rest, side) < 1e-2 for side in sides):
+            means = [float(rest[side].mean()) if bool(side.any()) else 0.0 for side in sides]
+            return True if means[0] - means[1] > 0.1 or not all(bool(side.any()) for side in sides) else None
+    for one in (values, -values):
+        shown = one + labels.nan_to_num(0.0)
+        known = shown[labels.isfinite()]
+        if bool(((known >= -1e-3) & (known <= 1 + 1e-3)).all()) and all(bool(side.any()) for side in sides):
+            return False
+    return None
+
+
+def _spread(values: Tensor, side: Tensor) -> float:
+    """How much values differ on a side within a label, at most."""
+    low = values.masked_fill(~side, torch.inf).amin(0)
+    high = values.masked_fill(~side, -torch.inf).amax(0)
+    return float((high - low).clamp(min=0).max())
 
 
 def same_values(raw: Tensor, other: Tensor, kind: Kind) -> Kind | None:

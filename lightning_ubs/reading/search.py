@@ -132,7 +132,8 @@ class Search:
         """
         proven = main_groups(groups, Proof.PROVEN)
         if proven:
-            return self._only(proven, rows)
+            is_early = self._steps < RIVAL_STEPS and any(_may_be_made(one, proven) for one in groups)
+            return None if is_early else self._only(proven, rows)
         # What the loss compares with the labels is meant, even where other terms are made of it as well.
         unknown = main_groups([one for one in groups if one.is_matched] or groups, Proof.OPEN)
         if unknown and all(group.evidence is None for group in unknown):
@@ -200,8 +201,8 @@ class Search:
 
     def _check_scale(self, group: Group) -> None:
         """Refuse logits of another scale than that of the loss."""
-        is_of_module = self.place is not None and self.place.source == "module"
-        if is_of_module and group.scale is Scale.OTHER and not self._trusts_scale:
+        is_named = self.place is not None and self.place.source in ("returned", "function")
+        if group.scale is Scale.OTHER and not is_named and not self._trusts_scale:
             raise other_scale(group)
 
     def is_chosen(self, head: Head) -> bool:
@@ -300,6 +301,14 @@ class Search:
 def _tells(group: Group) -> bool:
     """Whether targets of what is not proven yet say something of the samples; the same for all are of another task."""
     return group.is_likely or any(bool((one != one[:1]).any()) for one in group.targets)
+
+
+def _may_be_made(group: Group, proven: list[Group]) -> bool:
+    """Whether what the loss compares with the labels may be this, made of what is proven; more steps will tell."""
+    head = group.heads[0]
+    if group.proof is not Proof.OPEN or not group.is_likely or not head.is_told_by_labels:
+        return False
+    return any(one.is_of_module or head.origin in one.heads[0].inside for one in proven)
 
 
 def _rises(evidence: Evidence) -> bool:
