@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, origin
+from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, operands, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
-from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, is_difference, one_per_row, same_values, told_by
+from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, is_difference, is_of_labels, one_per_row, same_values, told_by
 from lightning_ubs.reading.scale import Scale, fit_forms
 
 # Probabilities that differ by less in the mean are the same: small numbers are added before logarithms, half precision.
@@ -73,8 +73,10 @@ class Head:
         exclusive: whether it is of exclusive classes.
         is_of_module: whether a module returned it and the loss does not show it.
         evidence: of this step alone; None where no labels fit, or before the backward pass.
-        sign: minus one where the loss is to rise.
         pulled_targets: the targets, NaN where the loss does not pull, because they are masked there.
+        sign: minus one where the loss is to rise.
+        labels: by which it was proven in this step.
+        changes: by what it was changed element by element before the loss.
     """
 
     place: Place
@@ -92,6 +94,7 @@ class Head:
     pulled_targets: tuple[Tensor, ...] = ()
     sign: Tensor | None = None
     labels: Tensor | None = None
+    changes: list[Tensor] = field(default_factory=list)
 
     @property
     def variant(self) -> tuple[int, bool]:
@@ -236,7 +239,14 @@ class BackwardPass:
             for head in self._heads:
                 if head.evidence is not None and self._is_changed(head):
                     head.evidence.is_changed = True
+                if head.evidence is not None and self._is_moved(head):
+                    head.evidence.is_moved = True
         return self._heads
+
+    def _is_moved(self, head: Head) -> bool:
+        """Whether the labels are in what a head was changed by; waits for the device."""
+        labels = head.labels
+        return labels is not None and any(is_of_labels(one, labels, head.exclusive) for one in head.changes)
 
     def _is_changed(self, head: Head) -> bool:
         """Whether the loss compares something else with the labels, which it makes of a head; waits for the device.
@@ -276,6 +286,7 @@ class BackwardPass:
 
 
 def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: int, knows_labels: bool) -> list[Head]:
+    values = {(one.tensor.grad_fn, one.tensor.output_nr): one.tensor.detach() for one in watched}
     returned = {origin((one.tensor.grad_fn, one.tensor.output_nr)): one for one in reversed(watched)}
     heads = []
     for one in graph.candidates:
@@ -302,6 +313,7 @@ def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: 
             above,
             _is_exclusive(one),
             sign=graph.sign(one.edge),
+            changes=operands(one.edge, one.shape, one.predictions, values) if knows_labels else [],
         )
         heads.append(head)
         if one.opposite is not None and predictions is not None:
@@ -431,7 +443,8 @@ def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
     of_loss = [group for group in found if not group.is_of_module]
     if any(group.is_likely and group.evidence is not None for group in of_loss):
         found = of_loss
-    origins = {group.heads[0].origin for group in found if group.readable is not None}
+    shown = [group for group in found if group.readable is not None and (group.evidence is None or group.is_likely)]
+    origins = {group.heads[0].origin for group in shown}
     found = [group for group in found if not origins.intersection(group.heads[0].inside)] or found
     first = min((group.heads[0].place.backward_pass for group in found), default=0)
     widths = {_width_of(group) for group in found if group.heads[0].place.backward_pass == first}

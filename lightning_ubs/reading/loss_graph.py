@@ -6,10 +6,10 @@ The only file of this room that reads private parts of torch (what autograd node
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -67,6 +67,11 @@ _SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
 _PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
 
 _DEPTH = 8
+# Nodes below a head that are looked at to see what it was changed by.
+_NODES_OF_A_HEAD = 64
+_ELEMENT_BY_ELEMENT = frozenset(
+    "Acos Alias Amax Clamp ClampMax ClampMin Clone Cos Hardtanh Index Max Maximum Min Minimum Pow Rsub Sin Sqrt Tanh ToCopy".split()
+)
 
 Edge = tuple[Any, int]
 
@@ -250,6 +255,128 @@ class LossGraph:
             node, index = self._parents[node][0]
             steps.append((index, node.name(), _input_names(node)))
         return tuple(reversed(steps))
+
+
+class _Values:
+    """What stood at places of a graph in the forward pass, as far as nodes or parameters still show it.
+
+    Args:
+        known: at some places.
+    """
+
+    def __init__(self, known: Mapping[Edge, Tensor]) -> None:
+        self._known = known
+
+    def at(self, edge: Edge) -> Tensor | None:
+        """The value at an edge, computed from what was saved if that is no more than a product."""
+        node = edge[0]
+        if edge in self._known or node is None:
+            return self._known.get(edge)
+        name = node.name().partition("Backward")[0]
+        if hasattr(node, "variable"):
+            return cast(Tensor, node.variable).detach()
+        if hasattr(node, "_saved_result"):
+            return cast(Tensor, node._saved_result).detach()
+        below = list(node.next_functions)
+        if name in _UNARY:
+            return _UNARY[name](node._saved_self.detach())
+        if name in ("Clone", "Alias", "Clamp", "ToCopy"):
+            return self.at(below[0])
+        if name == "T":
+            turned = self.at(below[0])
+            return None if turned is None else turned.t()
+        if name in ("Mm", "Addmm"):
+            left, right = (_saved(node, name) for name in (("_saved_self", "_saved_mat2"), ("_saved_mat1", "_saved_mat2"))[name == "Addmm"])
+            left = self.at(below[-2]) if left is None else left
+            right = self.at(below[-1]) if right is None else right
+            bias = self.at(below[0]) if name == "Addmm" else torch.zeros(())
+            return None if left is None or right is None or bias is None else left @ right + bias.to(left)
+        if name == "Div":
+            left, right = self.at(below[0]), _saved(node, "_saved_other")
+            return None if left is None or right is None else left / right
+        return None
+
+
+_UNARY = {"Acos": torch.acos, "Cos": torch.cos, "Sin": torch.sin, "Log": torch.log, "Abs": torch.abs}
+
+
+def _saved(node: Any, name: str) -> Tensor | None:
+    value = getattr(node, name, None)
+    return value.detach() if isinstance(value, Tensor) else None
+
+
+def operands(
+    edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Mapping[Edge, Tensor]
+) -> list[Tensor]:
+    """What logits at an edge are changed by, element by element, without a gradient: masks, factors, what is added.
+
+    Of a margin that the loss adds to the logits this shows the labels. What is added is known where the logits below it are.
+
+    Args:
+        edge: (node, number of its output) that gave the logits or probabilities.
+        shape: (rows, q) of these.
+        value: what they were, if that is known.
+        known: what stood at some places, such as what modules returned.
+    """
+    values, found = _Values(known), list[Tensor | None]()
+    queue: list[tuple[Edge, Tensor | None]] = [(edge, values.at(edge) if value is None else value)]
+    seen: set[Any] = set()
+    while queue and len(seen) < _NODES_OF_A_HEAD:
+        (node, _), value = queue.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name, below = node.name().partition("Backward")[0], list(node.next_functions)
+        live = [number for number, (child, _) in enumerate(below) if child is not None]
+        saved = [_saved(node, "_saved_self"), _saved(node, "_saved_other")]
+        if name in ("Mul", "Div") and live:
+            for number in live:
+                other = node._saved_self if number else node._saved_other
+                own = saved[number]
+                if own is None and value is not None and number == 0 and other is not None:
+                    own = value / other if name == "Mul" else value * other
+                elif own is None and value is not None and name == "Mul" and other is not None:
+                    own = value / other
+                queue.append((below[number], own if len(live) == 1 or saved[number] is not None else values.at(below[number])))
+            if len(live) == 1:
+                found.append(saved[1 - live[0]])
+        elif name in ("Add", "Sub", "ScatterAdd", "IndexAdd") and live:
+            for number in live:
+                own = values.at(below[number])
+                queue.append((below[number], own))
+                if len(live) == 1 and own is not None and value is not None and own.shape == value.shape:
+                    found.append(value - own.to(value.device))
+        elif name in ("Where", "MaskedFill", "IndexPut", "Scatter"):
+            found.append(_chosen(node, name, shape))
+            queue += [(below[number], values.at(below[number])) for number in live]
+        elif name == "LogSoftmax":
+            queue.append((below[0], node._saved_result.detach()))
+        elif name == "Sigmoid":
+            queue.append((below[0], node._saved_result.detach().logit()))
+        elif name == "Neg":
+            queue.append((below[0], None if value is None else -value))
+        elif name in _ELEMENT_BY_ELEMENT or _undo(node) is not None:
+            undo = _undo(node)
+            own = saved[0] if undo is None or value is None else undo(value)
+            queue.append((below[0], value if own is None and name in ("Clone", "Alias", "Clamp", "ToCopy") else own))
+    return [one.double() for one in found if one is not None and tuple(one.shape) == shape]
+
+
+def _chosen(node: Any, name: str, shape: tuple[int, ...]) -> Tensor | None:
+    """Which elements of a matrix a node treats unlike the others."""
+    if name in ("Where", "MaskedFill"):
+        return _saved(node, "_saved_condition" if name == "Where" else "_saved_mask")
+    if name == "IndexPut":
+        index = [None if one is None else one.detach() for one in node._saved_indices]
+        if len(index) == 1 and index[0] is not None and tuple(index[0].shape) == shape:
+            return index[0]
+        if len(index) != 2 or any(one is None or one.dtype == torch.bool for one in index):
+            return None
+        return torch.zeros(shape, device=index[0].device).index_put(tuple(index), torch.ones((), device=index[0].device))
+    index, axis = node._saved_index.detach(), _signed(node._saved_dim)
+    if axis % 2 != 1 or index.ndim != 2:
+        return None
+    return torch.zeros(shape, device=index.device).scatter(1, index, 1.0)
 
 
 class Pulls:

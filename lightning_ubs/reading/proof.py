@@ -56,6 +56,7 @@ class Evidence:
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
         fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
         is_changed: whether the loss compares with the labels what it makes of the candidate, not the candidate.
+        is_moved: whether the candidate was moved by the labels, as by a margin, so that it knows them.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -71,6 +72,7 @@ class Evidence:
     told: float = 0.0
     fit: Fit | None = None
     is_changed: bool = False
+    is_moved: bool = False
 
     def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
@@ -115,6 +117,7 @@ class Evidence:
             self.told + other.told,
             self.fit + other.fit if self.fit and other.fit else self.fit or other.fit,
             self.is_changed or other.is_changed,
+            self.is_moved or other.is_moved,
         )
 
     @property
@@ -223,6 +226,35 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
             _, alike = torch.unique(known, dim=0, return_counts=True)
             return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:
+    """Whether values tell positives from negatives: the same on one side within each label, and others beyond it.
+
+    Args:
+        values: (rows, q) by which a loss changes logits.
+        labels: (rows, q) of 0 and 1, NaN where they are not known.
+        relative: whether each row of values may have a constant added, as logits before a softmax.
+
+    >>> y = torch.eye(4).repeat(2, 1)
+    >>> is_of_labels(0.5 * y, y, False), is_of_labels(torch.arange(32.0).reshape(8, 4), y, False)
+    (True, False)
+    """
+    values = values.to(labels.device)
+    values = values - values.median(1, keepdim=True).values if relative else values
+    size = float(values.amax() - values.amin())
+    if not 0 < size < math.inf:
+        return False
+    sides = [labels < 0.5, labels >= 0.5]
+    both = sides[0].any(0) & sides[1].any(0)
+    sides = [side & both for side in sides]
+    if min(int(side.sum()) for side in sides) < 4:
+        return False
+    for side, other in (sides, sides[::-1]):
+        level = values.masked_fill(~side, -torch.inf).amax(0)
+        if _spread(values, side) <= 1e-3 * size and bool(((values - level).abs() > 0.05 * size)[other].all()):
+            return True
+    return False
 
 
 def is_difference(values: Tensor, probs: Tensor, labels: Tensor) -> bool | None:

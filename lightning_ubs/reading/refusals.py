@@ -50,6 +50,15 @@ def other_scale(group: Group) -> SelectionError:
     )
 
 
+def moved(group: Group) -> SelectionError:
+    """The loss moves its predictions by the labels."""
+    return SelectionError(
+        f"what the loss compares with the labels ({group.heads[0].text}) was moved by these labels before, as by a "
+        "margin, so that it is not what the model predicts; return that from training_step "
+        "({'loss': loss, 'probs': probs})."
+    )
+
+
 def masked(group: Group) -> SelectionError:
     """The head is known, but not what it held."""
     return SelectionError(

@@ -14,7 +14,7 @@ from lightning_ubs.reading.heads import BackwardPass, Group, Head, Place, Watche
 from lightning_ubs.reading.loss_graph import TermPlace
 from lightning_ubs.reading.predictions import Kind
 from lightning_ubs.reading.proof import PASSED, THRESHOLD, Evidence, Proof
-from lightning_ubs.reading.refusals import masked, mixed, not_pulled, other_rows, other_scale, several
+from lightning_ubs.reading.refusals import masked, mixed, moved, not_pulled, other_rows, other_scale, several
 from lightning_ubs.reading.scale import Scale
 
 # Steps of a fit in which every head of the loss is looked at in any case, those in which heads that may be meant as
@@ -202,6 +202,8 @@ class Search:
     def _check_scale(self, group: Group) -> None:
         """Refuse logits of another scale than that of the loss."""
         is_named = self.place is not None and self.place.source in ("returned", "function")
+        if group.evidence is not None and group.evidence.is_moved and not is_named:
+            raise moved(group)
         if group.scale is Scale.OTHER and not is_named and not self._trusts_scale:
             raise other_scale(group)
 
