@@ -17,6 +17,8 @@ from lightning_ubs.reading.scale import Scale, fit_forms
 
 # Probabilities that differ by less in the mean are the same: small numbers are added before logarithms, half precision.
 _SAME = 0.01
+# So many elements, or samples, tell that the loss compares something else.
+_SOME = 8
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ class Head:
         return self.place.term is not None and self.place.term.is_distance
 
     @property
+    def is_log(self) -> bool:
+        """Whether the loss takes its logarithm."""
+        return self.is_told_by_labels and not self.is_distance
+
+    @property
     def is_of_others(self) -> bool:
         """Whether its targets are not the labels, as far as these tell."""
         return self.evidence is not None and self.evidence.told == -math.inf
@@ -167,7 +174,8 @@ class Head:
             if self.exclusive and given.ndim > 1 and pull is not None:
                 labels = one_per_row(labels, pull.to(labels.device))
             probs = None
-            if self.predictions is not None and self.kind is not None:
+            # What is pulled one way only cannot be pulled back.
+            if self.predictions is not None and self.kind is not None and not self.is_log:
                 probs = to_probabilities(self.predictions.float(), self.kind)[0].to(labels.device)
             moved = torch.zeros_like(labels) if pull is None else pull.to(labels.device)
             seen = Evidence().add(moved, labels, probs, told)
@@ -246,7 +254,12 @@ class BackwardPass:
     def _is_moved(self, head: Head) -> bool:
         """Whether the labels are in what a head was changed by; waits for the device."""
         labels = head.labels
-        return labels is not None and any(is_of_labels(one, labels, head.exclusive) for one in head.changes)
+        if labels is None:
+            return False
+        for one in head.changes:
+            if is_of_labels(one, labels, head.exclusive) and not _is_threshold(one, head.predictions):
+                return True
+        return False
 
     def _is_changed(self, head: Head) -> bool:
         """Whether the loss compares something else with the labels, which it makes of a head; waits for the device.
@@ -261,20 +274,20 @@ class BackwardPass:
         others = []
         for one in self._heads:
             share = None if one.evidence is None else one.evidence.shares[1]
-            is_log = one.is_told_by_labels and not one.is_distance and one.predictions is not None
-            if is_log and share is not None and share >= PASSED and one.shape == head.shape:
-                positive = (labels == 1) & (one.predictions != 0)
-                far = (one.predictions - probs).abs()[positive]
-                if not len(far) or float(far.mean()) < _SAME:
+            if share is None or share < PASSED or not one.is_log or one.predictions is None:
+                continue
+            if one.shape == head.shape and one.variant == head.variant:
+                far = (one.predictions - probs).abs()[(labels == 1) & (one.predictions != 0)]
+                if float(far.sum()) <= _SAME * len(far):
                     return False
-                others.append(one.edge)
+                others += [one.edge] if len(far) >= _SOME else []
         for edge, difference in self._graph.differences:
             if difference.shape != probs.shape:
                 continue
             told = is_difference(difference.float(), probs, labels)
             if told:
                 return False
-            if told is False:
+            if told is False and len(labels) >= _SOME:
                 others.append(edge)
         return any(self._graph.is_above(edge, head.edge) for edge in others)
 
@@ -283,6 +296,17 @@ class BackwardPass:
         if self._pulls is not None:
             self._pulls.stop()
         self._graph.stop()
+
+
+def _is_threshold(change: Tensor, predictions: Tensor | None) -> bool:
+    """Whether a condition is where predictions exceed a number, as it is in sigmoids that avoid overflow."""
+    if predictions is None or predictions.shape != change.shape:
+        return False
+    on = change == change.amax()
+    if not bool((on | (change == change.amin())).all()):
+        return False
+    one, other = predictions[on], predictions[~on]
+    return bool((one.amin() >= other.amax()) | (one.amax() <= other.amin())) if len(other) else False
 
 
 def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: int, knows_labels: bool) -> list[Head]:

@@ -67,7 +67,8 @@ _SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
 _PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
 
 _DEPTH = 8
-# Nodes below a head that are looked at to see what it was changed by.
+# Nodes below a head that are looked at to see what it was changed by, and the least change in proportion to it.
+_LEAST_CHANGE = 1e-3
 _NODES_OF_A_HEAD = 64
 _ELEMENT_BY_ELEMENT = frozenset(
     "Acos Alias Amax Clamp ClampMax ClampMin Clone Cos Hardtanh Index Max Maximum Min Minimum Pow Rsub Sin Sqrt Tanh ToCopy".split()
@@ -190,7 +191,7 @@ class LossGraph:
             if below >= 0:
                 expanded.add(node)
         self._plain = {node.next_functions[0][0] for node in terms if node.name() in _HALVES}
-        found = [one for node in terms for one in self._candidates(node)]
+        found = _without_complements([one for node in terms for one in self._candidates(node)])
         #: Everything that may be the predictions.
         self.candidates = [one for one in found if one.fits]
         #: What has no row per sample.
@@ -243,7 +244,8 @@ class LossGraph:
         parent, index = self._parents.get(node, [(None, -1)])[0]
         found = [_candidate(node, parent, index, self._rows, place)]
         if _turns(node):
-            found.append(_candidate(node, parent, index, self._rows, replace(place, turned=1)))
+            turned = _candidate(node, parent, index, self._rows, replace(place, turned=1))
+            found += [turned] if turned.edge != found[0].edge else []
         fitting = [one for one in found if one.fits]
         if place.needs_labels:
             return [one for one in fitting if one.predictions is not None and _are_probabilities(one.predictions)]
@@ -345,7 +347,10 @@ def operands(
                 own = values.at(below[number])
                 queue.append((below[number], own))
                 if len(live) == 1 and own is not None and value is not None and own.shape == value.shape:
-                    found.append(value - own.to(value.device))
+                    added = value - own.to(value.device)
+                    # Small numbers are added before logarithms, and what was rounded differs a little.
+                    least = max(_LEAST_CHANGE, *(4 * torch.finfo(one.dtype).eps for one in (value, own)))
+                    found.append(added if bool(added.abs().amax() > least * value.abs().amax()) else None)
         elif name in ("Where", "MaskedFill", "IndexPut", "Scatter"):
             found.append(_chosen(node, name, shape))
             queue += [(below[number], values.at(below[number])) for number in live]
@@ -557,6 +562,33 @@ def _difference(node: Any, rows: int) -> Tensor | None:
         value, other = node._saved_self, node._saved_other
         value = value if value.shape == other.shape and value.ndim and torch.equal(value, other) else None
     return as_rows(value.detach(), rows) if isinstance(value, Tensor) else None
+
+
+def _without_complements(candidates: list[Candidate]) -> list[Candidate]:
+    """Without the arguments of logarithms that are one minus what stands at another candidate."""
+    ways = [_signs(one.edge) for one in candidates]
+    plain = [{node for node, flips in way.items() if not flips} for way in ways]
+    return [
+        one
+        for one, way in zip(candidates, ways, strict=True)
+        if one.place.node not in _LOGS
+        or not any(flips % 2 and any(node in nodes for nodes in plain) for node, flips in way.items())
+    ]
+
+
+def _signs(edge: Edge) -> dict[Any, int]:
+    """Nodes that give what stands at an edge up to constants and sign, with how often the sign was changed above."""
+    found: dict[Any, int] = {}
+    node, flips = edge[0], 0
+    while node is not None and len(found) < _DEPTH:
+        found[node] = flips
+        name = node.name().partition("Backward")[0]
+        live = [number for number, (child, _) in enumerate(node.next_functions) if child is not None]
+        if len(live) != 1 or not (name in ("Add", "Sub", "Rsub", "Neg", "Clamp", "ToCopy", "Clone") or _undo(node)):
+            break
+        flips += name in ("Rsub", "Neg") or (name == "Sub" and live == [1])
+        node = node.next_functions[live[0]][0]
+    return found
 
 
 def _are_probabilities(values: Tensor) -> bool:
