@@ -46,6 +46,11 @@ class Distance(NamedTuple):
     compared: int
 
 
+def hold_classes(rows: Tensor) -> bool:
+    """Whether labels (b,) are class indices; waits for the device."""
+    return rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
+
+
 def signatures(rows: Tensor, classes: bool = False) -> Tensor:
     """Labels as int64: bit j % 52 tells whether the sample has an odd number of the labels j, j + 52, ….
 
@@ -139,13 +144,15 @@ class LabelMemory:
         if self._table is None:
             self._table = torch.full((num_samples,), UNSEEN, device=rows.device)
         if self._classes is None:
-            self._classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
+            self._classes = hold_classes(rows)
 
-    def add(self, ids: Tensor, rows: Tensor) -> None:
-        """The samples ``ids`` (b,) came with these labels."""
-        self._waiting.append((ids, rows.detach().clone()))
+    def add(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """The samples ``ids`` (b,) came with these labels; gives the copy of these that is kept for a while."""
+        kept = rows.detach().clone()
+        self._waiting.append((ids, kept))
         if len(self._waiting) >= _BATCHES:
             self.settle()
+        return kept
 
     def settle(self) -> None:
         """Compare what waits."""
@@ -186,8 +193,7 @@ class LabelMemory:
         """Remember the labels that the dataset shows; how far they are from those that it showed before."""
         ids = torch.linspace(0, column.length - 1, min(column.length, _SHOWN)).long()
         rows = column.rows(ids)
-        classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
-        before, self._shown = self._shown, signatures(rows, classes)
+        before, self._shown = self._shown, signatures(rows, hold_classes(rows))
         return None if before is None or before.shape != self._shown.shape else distance(before, self._shown)
 
     def state_dict(self) -> dict[str, Any]:

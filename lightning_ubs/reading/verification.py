@@ -15,6 +15,7 @@ from lightning_ubs._utils.distributed import gather_objects
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare, has_mixed_values
 from lightning_ubs.reading.dataset import Column, DatasetLabels
+from lightning_ubs.reading.loss_rows import Differences, LossRows
 from lightning_ubs.reading.samples import Path, compare_with_items, labels_in_items, leaves, part_at
 from lightning_ubs.reading.signatures import MOVED, NOISE, OTHER, Distance, LabelMemory
 from lightning_ubs.reading.targets import batch_targets
@@ -32,6 +33,10 @@ FIRST_EPOCHS = 3
 _CHANGED = (
     "Let batch k hold the samples it was asked for, in that order; or, if only the labels are changed on purpose, pass "
     "ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train without this check."
+)
+_KEEP_ORDER = (
+    "Keep the order of the batch in training_step; or let it return the predictions in that order ({'loss': loss, "
+    "'logits': logits}) and pass ids=False."
 )
 _CAUSES = (
     "Likely causes: a collate function that sorts or drops samples, a dataset of which each process holds a "
@@ -52,8 +57,8 @@ class IdVerification:
       loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
     * Where the dataset shows no labels, once per fit: the labels of the batch with those of a few items that are asked
       of the dataset itself.
-    * In every step: that no row is missing, and at the end of each epoch that samples kept their labels since their
-      first visit, be it in the run before a resume.
+    * In every step: that no row is missing, and at the end of each epoch that the rows of the loss were those of the
+      batch, and that samples kept their labels since their first visit, be it in the run before a resume.
 
     Args:
         ids: a key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
@@ -64,6 +69,7 @@ class IdVerification:
             raise ValueError(f"ids={ids!r} names no ids; use a batch key, a function (batch) -> ids, None or False.")
         self._ids = ids
         self._memory = LabelMemory()
+        self._rows = LossRows()
         self.begin(None)
 
     def begin(self, labels: DatasetLabels | None) -> None:
@@ -74,7 +80,8 @@ class IdVerification:
         self._steps = 0
         self._selected = self._warns_first = self._has_doubted = False
         self._place: Path | None = None
-        self._has_warned = False
+        self._has_warned = self._has_told_changes = False
+        self._rows.begin()
         self.is_in_doubt = labels is not None and labels.is_guess
         self.drop_step()
         self._is_resumed = False
@@ -96,6 +103,7 @@ class IdVerification:
         self._is_told = False
         self._batch: Any = None
         self._where = ""
+        self._rows.drop_step()
 
     def doubt_guess(self, plan: EpochPlan, k: int, batch: Any) -> DatasetLabels | None:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
@@ -173,6 +181,11 @@ class IdVerification:
         """Whether the targets of this step are to be compared."""
         return self._planned is not None
 
+    def see_loss(self, loss: Tensor) -> None:
+        """Before a backward pass: keep what its loss compares with, to tell whether the rows are those of the batch."""
+        if self._ids is not False:
+            self._rows.see(loss, 0 if self._planned is None else len(self._planned))
+
     def check_targets(self, targets: tuple[Tensor, ...]) -> None:
         """Compare what the loss of this step was given, before the optimizer steps; waits for the device.
 
@@ -200,11 +213,11 @@ class IdVerification:
         if not fitting:
             return
         rows = self._batch_labels(fitting[0])
-        if rows is not None and _are_moved(fitting[0], rows):
+        is_seen, moved = (False, ()) if rows is None else self._rows.learn(rows, is_first=len(self._epochs) == 1)
+        if rows is not None and (_are_moved(fitting[0], rows) or (moved and not is_seen)):
             raise SelectionError(
                 f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
-                "credited to other samples. Keep the order of the batch in training_step; or let it return the "
-                "predictions in that order ({'loss': loss, 'logits': logits}) and pass ids=False."
+                f"credited to other samples. {_KEEP_ORDER}"
             )
         verdict = self._compare_labels(planned, fitting[0])
         if rows is not None and verdict is Verdict.INCOMPARABLE and self._ids is None:
@@ -217,7 +230,10 @@ class IdVerification:
 
     def end_epoch(self) -> None:
         """Stop where samples have other labels than at their first visit; every process calls this at the same time."""
-        if self._ids is False or (world_size() > 1 and not self._memory.share()):
+        if self._ids is False:
+            return
+        self._check_rows()
+        if world_size() > 1 and not self._memory.share():
             return
         if self._is_resumed:
             self._check_resumed()
@@ -242,6 +258,28 @@ class IdVerification:
                 "comes to mean another sample, its history is of no use: let index i mean one sample throughout.",
                 category=UserWarning,
             )
+
+    def _check_rows(self) -> None:
+        """The rows of the loss must have been those of the batch in all steps of the epoch."""
+        seen = self._rows.judge()
+        if world_size() > 1:
+            seen = sum(gather_objects(seen), Differences())
+        if seen.moved > seen.changed:
+            raise SelectionError(
+                f"in {seen.moved} of {seen.batches} batches of this epoch, {seen.moved_rows} rows of the loss stood in "
+                f"another order than in the batch, so predictions were credited to other samples. {_KEEP_ORDER}"
+            )
+        if not seen.changed or self._ids is not None:
+            return
+        told = (
+            f"in {seen.changed} of {seen.batches} batches of this epoch, the targets of the loss were not the labels "
+            "of the batch, row by row, so predictions may be of other samples or of several."
+        )
+        if seen.share >= OTHER and self._has_told_changes:
+            raise SelectionError(f"{told} {_CHANGED}")
+        if not self._has_told_changes:
+            self._has_told_changes = True
+            rank_zero_warn(f"{told} {_CHANGED}", category=UserWarning)
 
     @contextmanager
     def _together(self, warns_first: bool = False) -> Iterator[None]:
@@ -293,7 +331,7 @@ class IdVerification:
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self._memory.add(plan[k], rows)
+        self._rows.start_step(rows, self._memory.add(plan[k], rows))
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
