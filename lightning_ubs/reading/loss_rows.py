@@ -82,7 +82,6 @@ class LossRows:
             rows: in the batch, which the step may change.
             kept: a copy of them.
         """
-        self._passes, self._found = 0, []
         if self._place is not None and not rows.is_inference():
             self._rows, self._kept, self._version = rows, kept, rows._version
 

@@ -19,12 +19,14 @@ UNSEEN = -1
 _BATCHES = 32
 # Below this many bits by which other samples differ, nothing can be told.
 _TELLING = 12
+# Standard errors by which labels must be nearer than those of other samples to be noisy ones of the same.
+_SURELY = 5.0
 # Rows of a column that are kept to recognize a dataset by.
 _SHOWN = 4096
 
-#: Within a run, labels that are this far from those of the first visits are of other samples. Measured in the second
-#: epoch: 0.84 to 1 where batches are sorted or a queue is drawn anew, at most 0.55 where one label in ten is flipped at
-#: each visit and a fifth of them are positive.
+#: Within a run, labels that are this far from those of the first visits are of other samples, unless those that differ
+#: are nearer than other samples are. Measured in the second epoch: 0.84 to 1 where batches are sorted or a queue is
+#: drawn anew, at most 0.55 where one label in ten is flipped at each visit and a fifth of them are positive.
 MOVED = 0.8
 #: Where labels do not change from visit to visit, half the way to another sample is another sample.
 OTHER = 0.5
@@ -39,11 +41,14 @@ class Distance(NamedTuple):
         share: 0 for the same labels, about 1 for those of other samples.
         changed: samples whose labels differ.
         compared: samples that were compared.
+        is_noise: whether those that differ are surely nearer to what was expected than those of other samples that
+            differ, as where labels are flipped at random; samples in another order are not.
     """
 
     share: float
     changed: int
     compared: int
+    is_noise: bool = False
 
 
 def hold_classes(rows: Tensor) -> bool:
@@ -95,15 +100,31 @@ def distance(expected: Tensor, found: Tensor, telling: int = _TELLING) -> Distan
 
 
 def _counts(expected: Tensor, found: Tensor, known: Tensor) -> Tensor:
-    """Bits that differ, bits by which another sample of the batch differs, samples that differ, and samples."""
+    """Of this sample and of another one of the batch: bits that differ, their squares, samples that differ; samples."""
     own = bits(expected ^ found) * known
     other = bits(expected ^ found.roll(1)) * known
-    return torch.stack([own.sum(), other.sum(), (own > 0).sum(), known.sum()])
+    both = torch.stack([own, other])
+    return torch.cat([torch.stack([both, both * both, (both > 0).long()]).sum(2).flatten(), known.sum().view(1)])
 
 
 def _judged(counts: list[int], telling: int = _TELLING) -> Distance | None:
-    own, other, changed, compared = counts
-    return None if max(own, other) < telling else Distance(own / max(own, other, 1), changed, compared)
+    own, other, own_squares, other_squares, changed, others, compared = counts
+    if max(own, other) < telling:
+        return None
+    is_noise = _surely_less((own, own_squares, changed), (other, other_squares, others))
+    return Distance(own / max(own, other, 1), changed, compared, is_noise)
+
+
+def _surely_less(few: tuple[int, int, int], many: tuple[int, int, int]) -> bool:
+    """Whether numbers of which (sum, sum of squares, count) are known have a smaller mean than others."""
+    if min(few[2], many[2]) < 2:
+        return False
+    means = [total / count for total, _, count in (few, many)]
+    errors = [
+        max(0.0, squares / count - mean**2) / count
+        for mean, (_, squares, count) in zip(means, (few, many), strict=True)
+    ]
+    return means[1] - means[0] > _SURELY * sum(errors) ** 0.5
 
 
 class LabelMemory:

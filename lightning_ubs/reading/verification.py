@@ -103,7 +103,6 @@ class IdVerification:
         self._is_told = False
         self._batch: Any = None
         self._where = ""
-        self._rows.drop_step()
 
     def doubt_guess(self, plan: EpochPlan, k: int, batch: Any) -> DatasetLabels | None:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
@@ -151,6 +150,7 @@ class IdVerification:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
         if self._planned is not None:
             self.drop_step()
+        self._rows.drop_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
         is_new = plan.epoch not in self._epochs
@@ -242,13 +242,14 @@ class IdVerification:
         if found is None or found.share < NOISE:
             return
         seen = f"{found.changed} of {found.compared} samples came with other labels than at their first visit"
-        if found.share >= MOVED and self._ids is None:
+        if found.share >= MOVED and not found.is_noise and self._ids is None:
             raise SelectionError(
                 f"{seen}, as different as those of other samples, so an id does not mean the same sample in each epoch "
                 "and predictions would be credited to other samples. Likely causes: a dataset that is drawn anew "
-                "during training (a queue, a cache), or a collate function that sorts. Let index i mean one sample "
-                "throughout; or, if only the labels change from visit to visit, pass ids= (a key of the batch, or a "
-                "function (batch) -> ids), or ids=False to train without this check."
+                "during training (a queue, a cache), a collate function that sorts, or labels of which most are drawn "
+                "anew at each visit. Let index i mean one sample throughout; or, if only the labels change from visit to "
+                "visit, pass ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train "
+                "without this check."
             )
         self._memory.is_steady = False
         if not self._has_warned:

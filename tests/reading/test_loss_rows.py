@@ -236,10 +236,12 @@ def test_the_very_tensor_of_the_batch_is_compared_without_a_computation() -> Non
     rows.see(bce(logits, seen), verified=8)
     assert rows.learn(seen, is_first=True) == (True, ())
     for target, waits in ((seen, 0), (seen.clone(), 1)):
+        rows.drop_step()
         rows.start_step(seen, seen.clone())
         rows.see(bce(logits, target))
         assert len(rows._waiting) == waits
     assert rows.judge() == Differences(batches=2)
+    rows.drop_step()
     rows.start_step(seen, seen.clone())
     rows.see(bce(logits, seen.flip(0)))
     assert rows.judge() == Differences(batches=1, moved=1, moved_rows=8)
