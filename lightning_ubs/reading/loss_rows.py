@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_ubs.reading.loss_graph import SavedPlace, saved_at, saved_constants
-from lightning_ubs.reading.signatures import bits, hold_classes, signatures
+from lightning_ubs.reading.signatures import Recoding, bits, hold_classes, signatures
 
 # Batches that are compared together: a few small kernels in a row cost less than after each step.
 _BATCHES = 32
@@ -63,6 +63,8 @@ class LossRows:
         self._place: tuple[int, SavedPlace] | None = None  # with the number of the backward pass in its step
         self._is_over = False
         self._classes = False, False  # of the labels, of what stands in the loss
+        self._code: Recoding | None = None
+        self._jumbled: set[SavedPlace] = set()
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._counts: Tensor | None = None
         self._batches = 0
@@ -125,21 +127,32 @@ class LossRows:
         classes = hold_classes(rows)
         labels = signatures(rows, classes)
         kinds = len(torch.unique(labels))
-        same, moved = [], []
+        same: list[tuple[int, SavedPlace, bool]] = []
+        coded: list[tuple[int, SavedPlace, bool, Recoding]] = []
+        moved = []
         for number, place, target in found:
             target = _by_row(target, len(rows)).cpu()
             holds = hold_classes(target)
             signed = signatures(target, holds)
+            code = Recoding(labels, signed)
             if torch.equal(signed, labels):
                 same.append((number, place, holds))
+            elif code.tells and code.fits:
+                coded.append((number, place, holds, code))
+            elif code.tells and place.is_target and target.ndim > rows.ndim:
+                # Such as levels of classes, in another order: twice is no chance.
+                moved += [target] if place in self._jumbled else []
+                self._jumbled.add(place)
             elif kinds >= _KINDS and torch.equal(signed.sort().values, labels.sort().values):
                 moved.append(target)
-        places = [(number, place) for number, place, _ in same]
+        places = [one[:2] for one in (same if self._code is None else coded)]
         if self._place is None and same and kinds >= _KINDS:
             self._place, self._classes = places[0], (classes, same[0][2])
+        elif self._place is None and coded:
+            self._place, self._classes, self._code = coded[0][:2], (classes, coded[0][2]), coded[0][3]
         elif self._place is not None and is_first and self._place not in places:
             self._place, self._is_over = None, True  # what stands there is not always the labels
-        return bool(same), tuple(moved)
+        return bool(same or coded), tuple(moved)
 
     def settle(self) -> None:
         """Compare what waits."""
@@ -149,6 +162,7 @@ class LossRows:
         sizes = [len(rows) for rows, _ in waiting]
         rows, found = (torch.cat(parts) for parts in zip(*waiting, strict=True))
         labels, targets = signatures(rows, self._classes[0]), signatures(found, self._classes[1]).to(rows.device)
+        labels = labels if self._code is None else self._code.of(labels, targets)
         if labels.device.type == "cpu" and torch.equal(labels, targets):
             return
         of_batch = torch.repeat_interleave(torch.tensor(sizes)).to(labels.device, non_blocking=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -96,7 +97,46 @@ def bits(differences: Tensor) -> Tensor:
 
 def distance(expected: Tensor, found: Tensor, telling: int = _TELLING) -> Distance | None:
     """How far signatures (n,) are from the expected ones; None where all samples are too much alike to tell."""
-    return _judged(_counts(expected, found, torch.ones_like(expected, dtype=torch.bool)).tolist(), telling)
+    return judged(counted(expected, found), telling)
+
+
+def counted(expected: Tensor, found: Tensor) -> Tensor:
+    """What :func:`judged` takes; counts of several batches may be added."""
+    return _counts(expected, found, torch.ones_like(expected, dtype=torch.bool))
+
+
+class Recoding:
+    """Labels in another code, of which every kind stands for one kind of the first, such as levels for classes.
+
+    Args:
+        labels: signatures (b,).
+        codes: those of the same samples in the other code.
+    """
+
+    # Orders of the rows of which fewer than this share fit a code by chance.
+    _CHANCE = 1e-3
+
+    def __init__(self, labels: Tensor, codes: Tensor) -> None:
+        kinds, of_kind, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+        others, other_counts = torch.unique(codes, return_counts=True)
+        #: Kinds of labels, and what stands for each.
+        self.kinds, self.codes = kinds, codes.new_zeros(len(kinds)).index_put_((of_kind,), codes)
+        # Where most labels are the same, the others are errors and no code.
+        is_alike = len(kinds) == len(others) and 2 * int((labels == codes).sum()) <= len(labels)
+        is_alike = is_alike and torch.equal(counts.sort().values, other_counts.sort().values)
+        fitting = sum(
+            math.lgamma(1 + n) for n in [*counts.tolist(), *torch.unique(counts, return_counts=True)[1].tolist()]
+        )
+        #: Whether the rows tell their order: other orders rarely fit by chance.
+        self.tells = is_alike and fitting - math.lgamma(1 + len(labels)) < math.log(self._CHANCE)
+        #: Whether all rows stand where their labels do.
+        self.fits = is_alike and torch.equal(self.codes[of_kind], codes)
+
+    def of(self, labels: Tensor, otherwise: Tensor) -> Tensor:
+        """What stands for labels on any device, (b,); ``otherwise`` (b,) for kinds that are not known."""
+        kinds, codes = self.kinds.to(labels.device), self.codes.to(labels.device)
+        at = torch.searchsorted(kinds, labels).clamp(max=len(kinds) - 1)
+        return torch.where(kinds[at] == labels, codes[at], otherwise)
 
 
 def _counts(expected: Tensor, found: Tensor, known: Tensor) -> Tensor:
@@ -107,8 +147,9 @@ def _counts(expected: Tensor, found: Tensor, known: Tensor) -> Tensor:
     return torch.cat([torch.stack([both, both * both, (both > 0).long()]).sum(2).flatten(), known.sum().view(1)])
 
 
-def _judged(counts: list[int], telling: int = _TELLING) -> Distance | None:
-    own, other, own_squares, other_squares, changed, others, compared = counts
+def judged(counts: Tensor, telling: int = _TELLING) -> Distance | None:
+    """How far labels are from what was expected; None where all samples are too much alike to tell."""
+    own, other, own_squares, other_squares, changed, others, compared = counts.tolist()
     if max(own, other) < telling:
         return None
     is_noise = _surely_less((own, own_squares, changed), (other, other_squares, others))
@@ -120,11 +161,9 @@ def _surely_less(few: tuple[int, int, int], many: tuple[int, int, int]) -> bool:
     if min(few[2], many[2]) < 2:
         return False
     means = [total / count for total, _, count in (few, many)]
-    errors = [
-        max(0.0, squares / count - mean**2) / count
-        for mean, (_, squares, count) in zip(means, (few, many), strict=True)
-    ]
-    return means[1] - means[0] > _SURELY * sum(errors) ** 0.5
+    variances = [squares / count - (total / count) ** 2 for total, squares, count in (few, many)]
+    squared_error = sum(max(0.0, variance) / one[2] for variance, one in zip(variances, (few, many), strict=True))
+    return means[1] - means[0] > _SURELY * math.sqrt(squared_error)
 
 
 class LabelMemory:
@@ -197,7 +236,7 @@ class LabelMemory:
             return False  # one of them could not tell where labels are
         dist.all_reduce(self._table, op=dist.ReduceOp.MAX)
         total = torch.tensor(seen).sum(0)
-        if _judged(total.tolist()) is None:
+        if judged(total) is None:
             return False
         self._counts = total
         return True
@@ -205,7 +244,7 @@ class LabelMemory:
     def judge(self) -> Distance | None:
         """How far labels were from those of the first visits; None as long as that cannot be told."""
         self.settle()
-        verdict = None if self._counts is None else _judged(self._counts.tolist())
+        verdict = None if self._counts is None else judged(self._counts)
         if verdict is not None:
             self._counts = None
         return verdict

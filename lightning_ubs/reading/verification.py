@@ -17,7 +17,18 @@ from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare
 from lightning_ubs.reading.dataset import Column, DatasetLabels
 from lightning_ubs.reading.loss_rows import Differences, LossRows
 from lightning_ubs.reading.samples import Path, compare_with_items, labels_in_items, leaves, part_at
-from lightning_ubs.reading.signatures import MOVED, NOISE, OTHER, Distance, LabelMemory
+from lightning_ubs.reading.signatures import (
+    MOVED,
+    NOISE,
+    OTHER,
+    Distance,
+    LabelMemory,
+    Recoding,
+    counted,
+    hold_classes,
+    judged,
+    signatures,
+)
 from lightning_ubs.reading.targets import batch_targets
 from lightning_ubs.selection.plan import EpochPlan, world_size
 
@@ -27,6 +38,8 @@ Ids = str | Callable[[Any], Any] | Literal[False] | None
 
 # Steps of the first epoch of a fit that are verified; of each later epoch it is the first one.
 FIRST_STEPS = 4
+# Samples that must differ before it is sure that labels are changed at each visit.
+_CHANGED_ROWS = 8
 # Epochs in which a difference stops the fit at once, as it does in the first selected one; later it is warned of first.
 FIRST_EPOCHS = 3
 
@@ -82,6 +95,9 @@ class IdVerification:
         self._place: Path | None = None
         self._has_warned = self._has_told_changes = False
         self._rows.begin()
+        # Labels that may be changed at each visit: how they differ so far, and whether that is sure.
+        self._doubtful: Tensor | None = None
+        self._are_changed = False
         self.is_in_doubt = labels is not None and labels.is_guess
         self.drop_step()
         self._is_resumed = False
@@ -154,7 +170,8 @@ class IdVerification:
         if batch is not None:
             self._see_rows(plan, k, batch)
         is_new = plan.epoch not in self._epochs
-        if self._ids is False or not (is_new or (len(self._epochs) == 1 and self._steps < FIRST_STEPS)):
+        is_first = len(self._epochs) == 1 and self._steps < FIRST_STEPS
+        if self._ids is False or not (is_new or is_first or self._is_unsure):
             return
         self._steps += 1
         if is_new:
@@ -171,7 +188,7 @@ class IdVerification:
 
         None where neither tells. Items are asked of the dataset anew at each call, in a process of its own.
         """
-        if self._labels is None:
+        if self._labels is None or self._are_changed:
             return None
         column = self._labels.column
         return labels_in_items(self._labels.dataset, ids) if column is None else _rows_of(column, ids)
@@ -233,6 +250,7 @@ class IdVerification:
         if self._ids is False:
             return
         self._check_rows()
+        self._check_doubts()
         if world_size() > 1 and not self._memory.share():
             return
         if self._is_resumed:
@@ -247,8 +265,8 @@ class IdVerification:
                 f"{seen}, as different as those of other samples, so an id does not mean the same sample in each epoch "
                 "and predictions would be credited to other samples. Likely causes: a dataset that is drawn anew "
                 "during training (a queue, a cache), a collate function that sorts, or labels of which most are drawn "
-                "anew at each visit. Let index i mean one sample throughout; or, if only the labels change from visit to "
-                "visit, pass ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train "
+                "anew at each visit. Let index i mean one sample throughout; or, if only the labels change from visit "
+                "to visit, pass ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train "
                 "without this check."
             )
         self._memory.is_steady = False
@@ -259,6 +277,21 @@ class IdVerification:
                 "comes to mean another sample, its history is of no use: let index i mean one sample throughout.",
                 category=UserWarning,
             )
+
+    def _check_doubts(self) -> None:
+        """What one process is sure of, or all of them together are, holds for all."""
+        if world_size() > 1:
+            counts = [one for one in gather_objects(self._doubtful) if one is not None]
+            self._are_changed = any(gather_objects(self._are_changed)) or (bool(counts) and _is_noise(sum(counts)))
+            self._doubtful = None if self._are_changed else self._doubtful
+        with self._together():
+            if self._doubtful is not None and self._labels is not None:
+                found = judged(self._doubtful)
+                seen = "some" if found is None else f"{found.changed} of {found.compared}"
+                raise SelectionError(
+                    f"{seen} samples came with other labels than the dataset's {self._labels.column} shows, and it "
+                    f"could not be told that they are not of other samples. {_CAUSES}{_OTHER_LABELS}"
+                )
 
     def _check_rows(self) -> None:
         """The rows of the loss must have been those of the batch in all steps of the epoch."""
@@ -386,7 +419,7 @@ class IdVerification:
 
     def _compare_with_batch(self, targets: Tensor, rows: Tensor) -> None:
         """The rows of the loss must be those of the batch."""
-        if compare(targets, rows) is Verdict.DIFFERENT:
+        if compare(targets, rows) is Verdict.DIFFERENT and not _are_recoded(targets, rows):
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the batch, row by row, so predictions "
                 f"may be of other samples or of several. {_CHANGED}"
@@ -418,7 +451,11 @@ class IdVerification:
     def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
         column = None if self._labels is None else self._labels.column
         shown = None if column is None else _rows_of(column, planned)
-        verdict = Verdict.INCOMPARABLE if shown is None else compare(targets, shown)
+        verdict = Verdict.INCOMPARABLE if shown is None or self._are_changed else compare(targets, shown)
+        if shown is not None and verdict in (Verdict.DIFFERENT, Verdict.INCOMPARABLE) and _are_recoded(targets, shown):
+            return Verdict.SAME
+        if shown is not None and verdict is Verdict.DIFFERENT and self._may_be_changed(targets, shown):
+            return Verdict.INCOMPARABLE
         if verdict is Verdict.DIFFERENT and self._ids is None and not self._is_another_column(planned, targets):
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the planned samples (as the dataset's "
@@ -430,6 +467,37 @@ class IdVerification:
         if verdict is Verdict.INCOMPARABLE:
             log.debug("%s: the dataset shows no labels to compare with.", self._where)
         return verdict
+
+    def _may_be_changed(self, targets: Tensor, shown: Tensor) -> bool:
+        """Whether the dataset may change its labels at each visit, so that its column is not what batches hold.
+
+        More batches are compared until that is sure; an epoch that does not make it sure ends with a refusal.
+        """
+        if self._labels is None or self._labels.is_given or self._ids is not None or targets.shape != shown.shape:
+            return False
+        if are_rows_permuted((targets > 0.5).double(), (shown > 0.5).double()):
+            return False
+        counts = counted(signatures(shown), signatures(targets))
+        counts = counts if self._doubtful is None else counts + self._doubtful
+        found = judged(counts)
+        if found is None or (found.share >= OTHER and not found.is_noise):
+            return False
+        self._doubtful = counts
+        if _is_noise(counts):
+            self._doubtful, self._are_changed = None, True
+            rank_zero_warn(
+                f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
+                f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
+                "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
+                "other samples, let index i mean one sample throughout.",
+                category=UserWarning,
+            )
+        return True
+
+    @property
+    def _is_unsure(self) -> bool:
+        """Whether more batches are to be compared; several processes must do so at the same time, so they do not."""
+        return self._doubtful is not None and world_size() == 1
 
     def _is_another_column(self, planned: Tensor, targets: Tensor) -> bool:
         """Whether another column of the dataset holds these targets, so that the wrong one was taken for labels."""
@@ -504,6 +572,20 @@ def _are_moved(targets: Tensor, rows: Tensor) -> bool:
     known = targets.reshape(len(targets), -1)
     same_rows = known.shape == rows.reshape(len(rows), -1).shape and are_rows_permuted(targets.double(), rows.double())
     return same_rows and (known.shape[1] > 1 or len(torch.unique(known)) > 1)
+
+
+def _is_noise(counts: Tensor) -> bool:
+    """Whether labels are surely changed ones of the same samples."""
+    found = judged(counts)
+    return found is not None and found.is_noise and found.changed >= _CHANGED_ROWS
+
+
+def _are_recoded(targets: Tensor, labels: Tensor) -> bool:
+    """Whether targets are these labels in another code, row by row, such as the levels below a class."""
+    if len(targets) != len(labels):
+        return False
+    code = Recoding(signatures(labels, hold_classes(labels)), signatures(targets, hold_classes(targets)))
+    return code.tells and code.fits
 
 
 def _rows_in(batch: Any) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_ubs.reading.signatures import Distance, LabelMemory, bits, distance, signatures
+from lightning_ubs.reading.signatures import Distance, LabelMemory, Recoding, bits, distance, signatures
 
 
 def test_one_hot_rows_and_class_indices_have_the_same_signature() -> None:
@@ -102,3 +102,17 @@ def test_flips_at_random_are_nearer_than_other_samples(visit: str, correlated: b
 
 def test_too_few_samples_are_never_called_noise() -> None:
     assert distance(torch.tensor([7, 7]), torch.tensor([3, 5]), 1) == Distance(1.0, 2, 2)
+
+
+def test_a_code_of_labels_tells_the_order_of_rows() -> None:
+    classes = torch.arange(32) % 5
+    levels = signatures((classes.unsqueeze(1) > torch.arange(4)).float())
+    labels = signatures(classes, classes=True)
+    code = Recoding(labels, levels)
+    assert code.tells
+    assert code.fits
+    assert not Recoding(labels, levels[torch.randperm(32, generator=torch.Generator().manual_seed(0))]).fits
+    unknown = torch.tensor([1 << 40])
+    assert code.of(torch.cat([labels, unknown]), torch.full((33,), -5)).tolist() == [*levels.tolist(), -5]
+    assert not Recoding(torch.arange(32), torch.arange(32).flip(0)).tells, "any order fits labels that are all unlike"
+    assert not Recoding(labels[:4], levels[:4]).tells
