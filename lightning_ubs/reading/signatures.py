@@ -199,6 +199,12 @@ class LabelMemory:
         if self._table is not None and len(self._table) != num_samples:
             self.forget()
 
+    def expect_anew(self) -> None:
+        """Labels were corrected: the next visit of each sample counts as its first."""
+        self._waiting, self._counts = [], None
+        if self._table is not None:
+            self._table.fill_(UNSEEN)
+
     def expect(self, num_samples: int, rows: Tensor) -> None:
         """Labels look like these of one batch; waits for the device."""
         if self._table is None:

@@ -83,10 +83,15 @@ class IdVerification:
         self._ids = ids
         self._memory = LabelMemory()
         self._rows = LossRows()
+        self._labels: DatasetLabels | None = None
         self.begin(None)
 
     def begin(self, labels: DatasetLabels | None) -> None:
-        """A fit begins, on a dataset with these labels; with None, the fit is over."""
+        """A fit begins, on a dataset with these labels, or its loader was made anew; with None, the fit is over."""
+        before = self._labels
+        if before is not None and labels is not None and before.dataset is not labels.dataset:
+            self._reload(before, labels)
+            return
         self._labels = labels
         self._dataset = None if labels is None or self._ids is not None else labels.dataset
         self._epochs: set[int] = set()
@@ -108,6 +113,33 @@ class IdVerification:
         if labels.column is not None:
             with suppress(TypeError, ValueError, RuntimeError, IndexError):
                 self._check_same_dataset(self._memory.show(labels.column))
+
+    def _reload(self, before: DatasetLabels, labels: DatasetLabels) -> None:
+        """Labels may be corrected where a loader is made anew, but ids must mean the same samples."""
+        self._labels = labels
+        labels.is_used = before.is_used
+        self._dataset = None if self._dataset is None else labels.dataset
+        self.is_in_doubt = labels.is_guess
+        found = None
+        if labels.column is not None and self._ids is not False:
+            with suppress(TypeError, ValueError, RuntimeError, IndexError):
+                found = self._memory.show(labels.column)
+        if found is None or not found.changed:
+            return
+        seen = f"{found.changed} of {found.compared} samples have other labels in the reloaded train dataset"
+        if found.share >= OTHER and not found.is_noise and self._ids is None:
+            raise SelectionError(
+                f"{seen} than before, so this is another dataset, another split, or another order of samples, and what "
+                "is remembered belongs to other samples. Reload the same samples in the same order; or, if only the "
+                "labels are new, pass ids= (a key of the batch, or a function (batch) -> ids), or ids=False to train "
+                "without this check."
+            )
+        self._memory.expect_anew()
+        rank_zero_warn(
+            f"{seen} than before; selection continues with what is remembered of them. If labels were corrected, all "
+            "is well.",
+            category=UserWarning,
+        )
 
     def forget(self) -> None:
         """Expect no sample to be one of an earlier fit."""

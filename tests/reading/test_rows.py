@@ -9,11 +9,12 @@ import time
 import warnings
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from observe_tools import train
-from tiny_training import N, Tiny, data, fit, loader, trainer
+from tiny_training import N, Tiny, Watch, data, fit, loader, trainer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import Dataset, TensorDataset
@@ -591,6 +592,49 @@ def test_ordinal_targets_that_a_step_makes_of_classes_are_right(classes: int, lo
 )
 def test_ordinal_targets_of_sorted_rows_are_refused(moves: Any, words: str) -> None:
     assert words in refusal(Levels(moves), loader(levels(5), batch_size=32))
+
+
+class Reloads(L.LightningDataModule):
+    """Makes its dataset anew for each epoch."""
+
+    def __init__(self, rows: Any) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def train_dataloader(self) -> Any:
+        assert self.trainer is not None
+        return loader(TensorDataset(*self.rows(self.trainer.current_epoch)), batch_size=16)
+
+
+def reloaded(rows: Any, **options: Any) -> list[str]:
+    module, selection = Tiny(), BatchSelection(UBS(), warmup_epochs=1, **options)
+    watch = Watch(selection)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer(selection, watch, max_epochs=7, reload_dataloaders_every_n_epochs=1).fit(
+            module, datamodule=Reloads(rows)
+        )
+    assert module.ids() == watch.plans
+    return [str(one.message) for one in told if "labels" in str(one.message)]
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_labels_that_are_corrected_where_the_loader_is_made_anew_are_told_of_once(first: int) -> None:
+    corrected = torch.cat([1 - Y[:4], Y[4:]])
+    told = reloaded(lambda epoch: (X, Y if epoch < first else corrected))
+    assert len(told) == 1
+    assert "4 of 42 samples have other labels in the reloaded train dataset than before; selection continues" in told[0]
+    assert reloaded(lambda epoch: (X, Y)) == []
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_a_loader_that_is_made_anew_with_other_samples_is_refused(first: int) -> None:
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(SelectionError, match=r"samples have other labels in the reloaded train dataset.*another order"):
+        reloaded(lambda epoch: (X, Y) if epoch < first else (X[order], Y[order]))
+    for ids in (lambda batch: batch[0][:, 0].long(), False):
+        told = reloaded(lambda epoch: (X, Y) if epoch < first else (X, Y[order]), ids=ids)
+        assert all("reloaded" in one or "first visit" in one for one in told)
 
 
 class Foreign(Hidden):
