@@ -1,7 +1,7 @@
 """Write the tables and pictures of README.md and of the pages of results: ``python docs/tables.py [--check]``.
 
 A short table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, a long one is a file in
-``docs/numbers`` that a page links to; the words around them are written by hand.
+``docs/numbers`` that a page links to or shows; the words around them are written by hand.
 Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
 ``python -m benchmarks --only epoch --json docs/results/epoch_cost.json`` writes.
 """
@@ -50,7 +50,7 @@ PAGES = (
     ),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-FILED = re.compile(r"\]\(numbers/(\w+)\.csv\)")
+FILED = re.compile(r"(?:\]\(|^:file: )numbers/(\w+)\.csv", re.MULTILINE)
 
 LONGEST = BUDGETS[-1]
 
