@@ -111,9 +111,9 @@ def _side_by_side(columns: Mapping[str, Sequence[Row]]) -> Figure:
     """A panel for each column, with the same rows; a row without an interval is a heading."""
     names = [name for name, _ in next(iter(columns.values()))]
     left, height = name_width(names), 0.9 + 0.24 * len(names)
-    figure, axes = new_figure("", 8.2, height, left=left, top=0.3)
+    figure, axes = new_figure("", 6.8, height, left=left, top=0.3)
     axes.set_axis_off()
-    start, width = left / 8.2, (1 - left / 8.2) / len(columns)
+    start, width = left / 6.8, (1 - left / 6.8) / len(columns)
     for number, (title, rows) in enumerate(columns.items()):
         panel = figure.add_axes((start + number * width, 0.42 / height, width - 0.035, 1 - 0.75 / height))
         panel.set_title(title, fontsize=9)
@@ -127,7 +127,7 @@ def _side_by_side(columns: Mapping[str, Sequence[Row]]) -> Figure:
         for label, (_, gain) in zip(panel.get_yticklabels(), rows, strict=True):
             label.set_fontweight("bold" if gain is None else "normal")
         panel.tick_params(axis="y", length=0)
-        panel.locator_params(axis="x", nbins=5)
+        panel.locator_params(axis="x", nbins=4)
         panel.set_ylim(len(rows) - 0.5, -0.5)
         panel.grid(axis="y", visible=False)
         panel.grid(axis="x", visible=True)

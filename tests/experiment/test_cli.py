@@ -396,6 +396,15 @@ def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.C
     assert ResultsStore("out").records() == records
 
 
+def test_a_grid_of_no_dataset_that_exists_is_refused_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in ("yeest", "yeest,scen"):
+        assert main(["compare", f"data=[{names}]", "engine=sequential", "results=out"]) == 1
+        out, err = said(capsys)
+        assert "no dataset is called 'yeest'; did you mean yeast?" in err
+        assert "FAILED" not in out + err
+    assert not Path("out").exists()
+
+
 def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["compare", "data=[nosuch,synthetic]", "fold=0", "engine=sequential", "results=out", "report.formats=[html]"]
     assert main([*grid, "selection=[random,ubs]", "trainer.max_epochs=2", "selection.warmup_epochs=1"]) == 1
