@@ -146,8 +146,9 @@ class MultiLabelDataModule(LightningDataModule):
         _check_source(name, path, arrays)
         if labels is not None and path is None:
             raise ValueError(
-                f"labels={labels!r} says which columns of a file are labels, but {name or 'a matrix Y'} has labels already; "
-                "leave it out, or give a file of your own with path=FILE (on the command line: data=file data.path=FILE)."
+                f"labels={labels!r} says which columns of a file are labels, but {name or 'a matrix Y'} has labels "
+                "already; leave it out, or give a file of your own with path=FILE (on the command line: data=file "
+                "data.path=FILE)."
             )
         if fit_on not in ("train", "all"):
             raise ValueError(f"fit_on={fit_on!r} must be 'train' or 'all'; the default is 'train'.")
