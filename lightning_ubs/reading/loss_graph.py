@@ -290,7 +290,10 @@ class _Values:
             turned = self.at(below[0])
             return None if turned is None else turned.t()
         if name in ("Mm", "Addmm"):
-            left, right = (_saved(node, name) for name in (("_saved_self", "_saved_mat2"), ("_saved_mat1", "_saved_mat2"))[name == "Addmm"])
+            left, right = (
+                _saved(node, name)
+                for name in (("_saved_self", "_saved_mat2"), ("_saved_mat1", "_saved_mat2"))[name == "Addmm"]
+            )
             left = self.at(below[-2]) if left is None else left
             right = self.at(below[-1]) if right is None else right
             bias = self.at(below[0]) if name == "Addmm" else torch.zeros(())
@@ -309,9 +312,7 @@ def _saved(node: Any, name: str) -> Tensor | None:
     return value.detach() if isinstance(value, Tensor) else None
 
 
-def operands(
-    edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Mapping[Edge, Tensor]
-) -> list[Tensor]:
+def operands(edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Mapping[Edge, Tensor]) -> list[Tensor]:
     """What logits at an edge are changed by, element by element, without a gradient: masks, factors, what is added.
 
     Of a margin that the loss adds to the logits this shows the labels. What is added is known where the logits below it are.
@@ -341,7 +342,9 @@ def operands(
                     own = value / other if name == "Mul" else value * other
                 elif own is None and value is not None and name == "Mul" and other is not None:
                     own = value / other
-                queue.append((below[number], own if len(live) == 1 or saved[number] is not None else values.at(below[number])))
+                queue.append(
+                    (below[number], own if len(live) == 1 or saved[number] is not None else values.at(below[number]))
+                )
             if len(live) == 1:
                 found.append(saved[1 - live[0]])
         elif name in ("Add", "Sub", "ScatterAdd", "IndexAdd") and live:
@@ -379,7 +382,9 @@ def _chosen(node: Any, name: str, shape: tuple[int, ...]) -> Tensor | None:
             return index[0]
         if len(index) != 2 or any(one is None or one.dtype == torch.bool for one in index):
             return None
-        return torch.zeros(shape, device=index[0].device).index_put(tuple(index), torch.ones((), device=index[0].device))
+        return torch.zeros(shape, device=index[0].device).index_put(
+            tuple(index), torch.ones((), device=index[0].device)
+        )
     index, axis = node._saved_index.detach(), _signed(node._saved_dim)
     if axis % 2 != 1 or index.ndim != 2:
         return None

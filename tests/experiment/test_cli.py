@@ -421,6 +421,15 @@ def test_a_comparison_without_a_report_still_says_its_verdict(capsys: pytest.Cap
     assert not Path("out/report").exists()
 
 
+def test_a_grid_of_no_dataset_that_exists_is_refused_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in ("yeest", "yeest,scen"):
+        assert main(["compare", f"data=[{names}]", "engine=sequential", "results=out"]) == 1
+        out, err = said(capsys)
+        assert "no dataset is called 'yeest'; did you mean yeast?" in err
+        assert "FAILED" not in out + err
+    assert not Path("out").exists()
+
+
 def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["compare", "data=[nosuch,synthetic]", "fold=0", "engine=sequential", "results=out", "report.formats=[html]"]
     assert main([*grid, "selection=[random,ubs]", "trainer.max_epochs=2", "selection.warmup_epochs=1"]) == 1
