@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.checks import did_you_mean
-from lightning_ubs.errors import UsageError
+from lightning_ubs.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -196,8 +196,8 @@ def compare_task(config: DictConfig) -> None:
     from lightning_ubs.experiment.commands import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-
-    compare_command(plain, _say, lambda records: _report(plain["results"], plain["report"], records))
+    options = _report_options(plain["report"])
+    compare_command(plain, _say, lambda records: _report(plain["results"], options, records))
 
 
 @_guarded
@@ -206,7 +206,14 @@ def report_task(config: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    _report(plain["results"], plain["report"])
+    _report(plain["results"], _report_options(plain["report"]))
+
+
+def _report_options(given: Any) -> dict[str, Any]:
+    """What is said of the report, refused before any run where it is no set of options."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"report={given!r} is no set of options; to write less, use report.formats=[csv].")
+    return given
 
 
 def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] = ()) -> None:

@@ -125,6 +125,8 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["train", "experiment=ablation"], ["experiment", "lightning-ubs compare"]),
         (["compare", "selection.lamda1=0.6"], ["selection.lamda1=0.6", "did you mean lambda1?"]),
         (["compare", "jbos=2"], ["jbos=2", "did you mean jobs?"]),
+        (["compare", "report=false"], ["report=False", "report.formats=[csv]"]),
+        (["report", "nothing", "report=false"], ["report=False", "report.formats=[csv]"]),
         (["compare", "selections=ubs"], ["selections=ubs", "did you mean selection?"]),
         (["compare", "experiment=ablatoin"], ["experiment=ablatoin", "did you mean ablation?"]),
         (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
