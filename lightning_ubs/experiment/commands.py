@@ -25,7 +25,7 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
-from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.engine import check_engine, share_processors
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.from_config import Names, plan_from_config
 from lightning_ubs.experiment.grid import at_a_time, prepare_folder, run_grid
@@ -54,6 +54,7 @@ def compare_command(
         RunsFailed: At the end, if some runs failed.
     """
     require_experiments()
+    check_engine(config["engine"])
     runs, store = expand_grid(config), ResultsStore(config["results"])
     if config["dry_run"]:
         for line in dry_run(runs, store, config["jobs"]):

@@ -127,6 +127,22 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["compare", "jbos=2"], ["jbos=2", "did you mean jobs?"]),
         (["compare", "selections=ubs"], ["selections=ubs", "did you mean selection?"]),
         (["compare", "experiment=ablatoin"], ["experiment=ablatoin", "did you mean ablation?"]),
+        (["compare", "sweep=1"], ["sweep=1", "sweep.KEY=VALUE"]),
+        (["compare", "sweeps=[3]"], ["sweeps[0]=3"]),
+        (["compare", "by_data=1"], ["by_data=1", "by_data.KEY=VALUE"]),
+        (["compare", "by_loss.bce=2"], ["by_loss.bce=2", "'+by_loss.bce=VALUE'"]),
+        (["compare", "trainer=5"], ["trainer=5", "trainer.KEY=VALUE"]),
+        (["compare", "results=null"], ["results=None", "results=mine"]),
+        (["compare", "trace=maybe"], ["trace='maybe'", "true or false"]),
+        (["compare", "trace_epochs=3"], ["trace_epochs=3", "[0,10]"]),
+        (["compare", "monitor=3"], ["monitor=3", "val_macro_auc"]),
+        (["compare", "engine=foo", "dry_run=true"], ["engine='foo'", "loky"]),
+        (["compare", "report=3"], ["report=3", "report=false"]),
+        (["compare", "report.formats=pdf"], ["report.formats='pdf'", "html"]),
+        (["compare", "report.margin=x"], ["report.margin='x'", "0.001"]),
+        (["report", "nothing", "report=false"], ["report=False"]),
+        (["train", "trace_epochs=3"], ["trace_epochs=3"]),
+        (["train", "callbacks=7"], ["callbacks=7", "callbacks.KEY=VALUE"]),
         (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
         (["report", "nothing", "report.titel=x"], ["report.titel=x", "did you mean title?"]),
         (["report", "nothing", "report.paper=true"], ["nothing"]),
@@ -396,6 +412,22 @@ def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.C
     assert main([*command, "report.formats=[html]"]) == 0
     assert "all 8 runs are already done" in said(capsys)[0]
     assert ResultsStore("out").records() == records
+
+
+def test_a_comparison_without_a_report_still_says_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["compare", "data=synthetic", "selection=[random,balance]", "fold=[0,1]", "engine=sequential", "scale=smoke"]
+    assert main([*grid, "results=out", "report=false"]) == 0
+    assert "Balance" in said(capsys)[0]
+    assert not Path("out/report").exists()
+
+
+def test_a_grid_of_no_dataset_that_exists_is_refused_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in ("yeest", "yeest,scen"):
+        assert main(["compare", f"data=[{names}]", "engine=sequential", "results=out"]) == 1
+        out, err = said(capsys)
+        assert "no dataset is called 'yeest'; did you mean yeast?" in err
+        assert "FAILED" not in out + err
+    assert not Path("out").exists()
 
 
 def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
