@@ -31,11 +31,19 @@ _VAIN = 3
 
 @dataclass
 class GridOutcome:
-    """What a grid did: runs in all, those that were there before, and the records of those that failed now."""
+    """What a grid did.
+
+    Attributes:
+        total: Runs in all.
+        known: Those that were there before.
+        failed: Records of those that failed now.
+        records: Those of the finished runs, by key.
+    """
 
     total: int
     known: int
     failed: list[RunRecord] = field(default_factory=list)
+    records: dict[str, RunRecord] = field(default_factory=dict)
 
     @property
     def finished(self) -> int:
@@ -84,9 +92,10 @@ def run_grid(
                     todo = [run for run in todo if not store.holds(run.key, since)]
     finally:
         claims.tidy()
-    kept = {run.key for run in runs} - known
-    last = {record.key: record for record in store.records() if record.key in kept}
+    stored, keys = store.records(), {run.key for run in runs}
+    last = {record.key: record for record in stored if record.key in keys - known}
     outcome.failed = [record for record in last.values() if not record.finished]
+    outcome.records = {record.key: record for record in stored if record.key in keys and record.finished}
     return outcome
 
 
