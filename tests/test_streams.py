@@ -52,6 +52,13 @@ def source(engine, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("memmap") / "source"
+    write(folder, "memmap")
+    return folder
+
+
 @pytest.fixture
 def data(engine, source, tmp_path) -> IndexedDataset:
     return read(source, tmp_path / "cache", engine, LIMITS[engine])
@@ -63,7 +70,7 @@ def launch(source: Path, folder: Path, engine: str, world: int = 1, **job: Any) 
         "source": str(source),
         "folder": str(folder),
         "engine": engine,
-        "limit": LIMITS[engine],
+        "limit": LIMITS.get(engine),
         "world": world,
     } | job
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -143,6 +150,44 @@ def test_two_processes_with_workers_read_the_same_cache(engine, source, tmp_path
     assert sorted(first[0] + first[1]) == list(range(N))
     assert {len(ids) for rank in ranks for (_, batch), ids in rank.items() if batch < N // 32} == {16}
     assert torch.equal(*(torch.load(tmp_path / f"weights{rank}.pt")["weight"] for rank in (0, 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_two_processes_continue_after_a_kill_in_mid_epoch_with_the_same_ids_and_weights(
+    rows, tmp_path, per_rank
+) -> None:
+    """Killed with one worker, continued with none, on a file that is mapped into memory."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(launch(rows, whole, "memmap", world=2, workers=0, per_rank=per_rank))
+    processes = launch(rows, killed, "memmap", world=2, workers=1, per_rank=per_rank, seconds=0.1)
+    until = time.time() + 180
+    # Past the checkpoint of step 20, in mid-epoch 1 of 13 steps each.
+    while not (killed / "seen0.jsonl").exists() or len((killed / "seen0.jsonl").read_text().splitlines()) < 22:
+        assert all(process.poll() is None for process in processes), processes[0].communicate()[0]
+        assert time.time() < until
+        time.sleep(0.02)
+    for process in processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert len(seen(killed)) < 39
+    ckpt = str(killed / "last.ckpt")
+    finish(launch(rows, killed, "memmap", world=2, workers=0, per_rank=per_rank, ckpt=ckpt))
+    for rank in (0, 1):
+        assert seen(killed, rank) == seen(whole, rank)
+        weights = [torch.load(folder / f"weights{rank}.pt") for folder in (whole, killed)]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_rank", [False, True])
+def test_two_processes_read_all_samples_once_and_together_what_one_process_would(rows, tmp_path, per_rank) -> None:
+    finish(launch(rows, tmp_path / "two", "memmap", world=2, workers=1, epochs=1, per_rank=per_rank))
+    ranks = [seen(tmp_path / "two", rank) for rank in (0, 1)]
+    assert sorted(i for rank in ranks for ids in rank.values() for i in ids) == list(range(N))
+    finish(launch(rows, tmp_path / "one", "memmap", workers=0, epochs=1, batch=32))
+    one = seen(tmp_path / "one")
+    assert (one == {step: ranks[0][step] + ranks[1][step] for step in ranks[0]}) is not per_rank
 
 
 def test_after_a_kill_in_mid_epoch_the_training_continues_with_the_same_ids_and_weights(
