@@ -13,9 +13,9 @@ from model_tables import NAMES, by_model
 from stored_results import ByMethod, evidence, gains, mean, savings, stored
 
 from lightning_ubs.methods import looks
+from lightning_ubs.report.evidence import Interval, paired_interval
 from lightning_ubs.report.figures.canvas import INK, MUTED, house_style, name_width, new_figure
-from lightning_ubs.report.figures.rendering import to_svg
-from lightning_ubs.report.statistics import Interval, paired_interval
+from lightning_ubs.report.gallery import to_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

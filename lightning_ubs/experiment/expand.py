@@ -14,6 +14,7 @@ from lightning_ubs.errors import ConfigError, DataError
 from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection
 from lightning_ubs.experiment.config import (
     assign,
+    check_comparison,
     check_run,
     check_types,
     compose_train,
@@ -43,6 +44,7 @@ def expand_grid(config: Mapping[str, Any]) -> list[Run]:
 
     Folds and seeds come first, so that a grid that is stopped early has compared all methods on some of them.
     """
+    check_comparison(config)
     grid = {name: _many(value, name) for name, value in config["grid"].items()}
     base = compose_train(["logger=none"]) | {name: config[name] for name in _PASSED_ON}
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}

@@ -329,7 +329,8 @@ class DatasetLabels:
     def matrix(self, needed_by: str, class_ids: bool = False) -> Tensor:
         """The (n, q) labels of 0 and 1 as float32, for a strategy that needs them; or (n,) ``class_ids`` if it may."""
         if self.column is None:
-            raise _not_shown("labels", needed_by, self.others, _LABELS)
+            wanted = f"{_LABELS}, or labels=ids with one class id per sample" if class_ids else _LABELS
+            raise _not_shown("labels", needed_by, self.others, wanted)
         if class_ids and not self.column.shape:
             ids = self.column.all()
             if not ids.is_floating_point():

@@ -20,8 +20,8 @@ pytest.importorskip("scipy")
 
 from lightning_ubs import BatchSelection
 from lightning_ubs.report import Report
+from lightning_ubs.report.evidence import Difference, Evidence, Interval, holm, paired_interval
 from lightning_ubs.report.results import load_results
-from lightning_ubs.report.statistics import Difference, Evidence, Interval, holm, paired_interval
 from lightning_ubs.report.words import signed
 
 ROOT = Path(__file__).parents[2]

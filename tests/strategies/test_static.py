@@ -159,6 +159,8 @@ def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_datase
         selection = BatchSelection(ClassAware(), labels=given)
         fit(selection, Classes(), loader(train), max_epochs=1)
         assert selection.probabilities.numpy() == pytest.approx(expected)
+    with pytest.raises(SelectionError, match=r"ClassAware needs .* or labels=ids with one class id"):
+        fit(BatchSelection(ClassAware()), Classes(), loader(TensorDataset(features, ids)))
     with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids.long\(\)\)"):
         fit(BatchSelection(HardImbalance(), labels=ids.float()), Classes(), loader(TensorDataset(features, ids)))
 
