@@ -12,7 +12,17 @@ from torch import Tensor
 
 from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, operands, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
-from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, is_difference, is_of_labels, one_per_row, same_values, told_by
+from lightning_ubs.reading.proof import (
+    PASSED,
+    Evidence,
+    Proof,
+    as_label_matrix,
+    is_difference,
+    is_of_labels,
+    one_per_row,
+    same_values,
+    told_by,
+)
 from lightning_ubs.reading.scale import Scale, fit_forms
 
 # Probabilities that differ by less in the mean are the same: small numbers are added before logarithms, half precision.

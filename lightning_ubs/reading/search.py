@@ -36,7 +36,7 @@ class Search:
 
     Args:
         ids: what planned ids are verified by; False or ids of its own answer for labels that do not fit.
-        trusts_scale: whether the user says what the predictions hold, so that their scale need not be proven.
+        trusts_scale: whether the user says which the predictions are, or what they hold, and answers for their scale.
     """
 
     def __init__(self, ids: Any, trusts_scale: bool = False) -> None:
