@@ -78,6 +78,8 @@ _ELEMENTWISE = frozenset(
         *("Amax", "Index", "Max", "Maximum", "Min", "Minimum"),
     }
 )
+# Nodes next to a loss among which what it compares with is looked for.
+_NEAR = 300
 _CHOOSING = ("Where", "MaskedFill", "IndexPut", "Scatter")
 _INVERTIBLE = {"Acos": torch.acos, "Cos": torch.cos, "Sin": torch.sin, "Log": torch.log}
 
@@ -441,6 +443,58 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
         return Candidate(place, _TERMS[place.node].kind, predictions, shape, targets, edge, fits=True)
     found = _candidate(node, parent, index, rows, place, may_mask=False)
     return found if found.fits else None
+
+
+@dataclass(frozen=True)
+class SavedPlace:
+    """Where in the graph of a loss a tensor stands that needs no gradient; holds no part of the graph.
+
+    Args:
+        way: from the loss to the node that saved it, which input leads on at each step.
+        name: of what the node saved.
+    """
+
+    way: tuple[int, ...]
+    name: str
+
+    @property
+    def is_target(self) -> bool:
+        """Whether a loss function saved it as what it compares with, rather than a product one of its factors."""
+        return self.name == "_saved_target"
+
+
+def saved_constants(loss: Tensor, rows: int) -> list[tuple[SavedPlace, Tensor]]:
+    """What nodes near a loss compare or multiply with and has a row per sample; the nearest first."""
+    found: list[tuple[SavedPlace, Tensor]] = []
+    queue: deque[tuple[Any, tuple[int, ...]]] = deque([(loss.grad_fn, ())])
+    seen = {loss.grad_fn}
+    while queue and len(seen) < _NEAR:
+        node, way = queue.popleft()
+        if node is None:
+            continue
+        names = ("_saved_target", "_saved_self") if hasattr(node, "_saved_target") else ()
+        names = ("_saved_self", "_saved_other") if node.name() == "MulBackward0" else names
+        for name in names:
+            saved = getattr(node, name, None)
+            if isinstance(saved, Tensor) and not saved.requires_grad and saved.ndim and saved.numel() % rows == 0:
+                found.append((SavedPlace(way, name), saved.detach()))
+        for index, (child, _) in enumerate(node.next_functions):
+            if child is not None and child not in seen:
+                seen.add(child)
+                queue.append((child, (*way, index)))
+    return found
+
+
+def saved_at(loss: Tensor, place: SavedPlace) -> Tensor | None:
+    """What stands at a place that an earlier search found; None if this loss is built another way."""
+    node: Any = loss.grad_fn
+    for index in place.way:
+        below = () if node is None else node.next_functions
+        if index >= len(below):
+            return None
+        node = below[index][0]
+    saved = getattr(node, place.name, None)
+    return saved.detach() if isinstance(saved, Tensor) and not saved.requires_grad else None
 
 
 def _candidate(node: Any, parent: Any, index: int, rows: int, place: TermPlace, may_mask: bool = True) -> Candidate:
