@@ -71,7 +71,28 @@ _DEPTH = 8
 _LEAST_CHANGE = 1e-3
 _NODES_OF_A_HEAD = 64
 _ELEMENT_BY_ELEMENT = frozenset(
-    ["Acos", "Alias", "Amax", "Clamp", "ClampMax", "ClampMin", "Clone", "Cos", "Hardtanh", "Index", "Max", "Maximum", "Min", "Minimum", "Pow", "Rsub", "Sin", "Sqrt", "Tanh", "ToCopy"]
+    [
+        "Acos",
+        "Alias",
+        "Amax",
+        "Clamp",
+        "ClampMax",
+        "ClampMin",
+        "Clone",
+        "Cos",
+        "Hardtanh",
+        "Index",
+        "Max",
+        "Maximum",
+        "Min",
+        "Minimum",
+        "Pow",
+        "Rsub",
+        "Sin",
+        "Sqrt",
+        "Tanh",
+        "ToCopy",
+    ]
 )
 # Nodes next to a loss among which what it compares with is looked for.
 _NEAR = 300

@@ -68,35 +68,28 @@ class LossRows:
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._counts: Tensor | None = None
         self._batches = 0
-        self.drop_step()
+        self.start_step()
 
-    def drop_step(self) -> None:
-        """Keep nothing of the step."""
-        self._rows: Tensor | None = None
-        self._kept: Tensor | None = None
-        self._version = self._passes = 0
-        self._found: list[tuple[int, SavedPlace, Tensor]] = []
-
-    def start_step(self, rows: Tensor, kept: Tensor) -> None:
-        """A step begins whose labels are known.
+    def start_step(self, rows: Tensor | None = None, kept: Tensor | None = None) -> None:
+        """A step begins.
 
         Args:
-            rows: in the batch, which the step may change.
+            rows: its labels in the batch, which the step may change; None if they are not known.
             kept: a copy of them.
         """
-        if self._place is not None and not rows.is_inference():
-            self._rows, self._kept, self._version = rows, kept, rows._version
+        is_known = rows is not None and self._place is not None and not rows.is_inference()
+        self._rows, self._kept = (rows, kept) if is_known else (None, None)
+        self._version = 0 if self._rows is None else self._rows._version
+        #: The number of samples if the step is verified, so that everything is kept that may be targets.
+        self.verified = 0
+        self._passes = 0
+        self._found: list[tuple[int, SavedPlace, Tensor]] = []
 
-    def see(self, loss: Tensor, verified: int = 0) -> None:
-        """A backward pass: keep what stands where the labels stood.
-
-        Args:
-            loss: before it.
-            verified: the number of samples if this step is verified, so that everything is kept that may be targets.
-        """
+    def see(self, loss: Tensor) -> None:
+        """Before a backward pass: keep what stands where the labels stood."""
         number, self._passes = self._passes, self._passes + 1
-        if verified and not self._is_over:
-            self._found += [(number, *one) for one in saved_constants(loss, verified)]
+        if self.verified and not self._is_over:
+            self._found += [(number, *one) for one in saved_constants(loss, self.verified)]
         rows, kept = self._rows, self._kept
         if self._place is None or rows is None or kept is None or number != self._place[0]:
             return
