@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from stored_results import interval, stored, table
 
-from lightning_ubs._utils.known_metrics import THIRDS
+from lightning_ubs._utils.metric_names import THIRDS
+from lightning_ubs.report.evidence import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
-from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.verdict import DEFAULT_MARGIN, Gain, Verdict, gain_of
 from lightning_ubs.report.words import signed
 
@@ -197,6 +197,26 @@ def levels(store: str) -> str:
     return table(["Macro-AUC (average precision)", *sets], rows)
 
 
+def run_there(store: str) -> str:
+    """Which losses and methods were trained on each set, and on how many folds."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    folds: dict[str, set[int]] = defaultdict(set)
+    for (loss, method), runs in trained(store).items():
+        for data in dict.fromkeys(data for data, _ in runs):
+            found[data][loss].append(method)
+            folds[data] |= {fold for where, fold in runs if where == data}
+    rows = []
+    for data in _sets(found):
+        alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for loss in LOSSES:
+            if loss in found[data]:
+                alike[tuple(method for method in METHODS if method in found[data][loss])].append(LOSSES[loss])
+        for methods, losses in alike.items():
+            told = "all" if methods == METHODS else ", ".join(NAMES.get(method, method) for method in methods)
+            rows.append([data, "all" if len(losses) == len(LOSSES) else ", ".join(losses), told, str(len(folds[data]))])
+    return table(["set", "losses", "methods", "folds"], rows)
+
+
 def losses_compared() -> Compared:
     """Each loss against BCE, all with plain shuffling."""
     return {f"{LOSSES[loss]} − BCE": [((loss, PLAIN), ("bce", PLAIN))] for loss in LOSSES if loss != "bce"}
@@ -239,24 +259,23 @@ def compared_table(store: str, compared: Callable[[], Compared]) -> str:
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
-def by_frequency(store: str) -> str:
-    """Average precision and draws by thirds of the labels, where plain shuffling with the same loss recorded them."""
+def by_frequency(store: str, loss: str = "weighted") -> str:
+    """Average precision and draws by thirds of the labels with one loss, where its plain shuffling recorded them."""
     rows = []
     for data in _sets(data for runs in trained(store).values() for data, _ in runs):
-        for loss in LOSSES:
-            if not _recorded(store, (loss, PLAIN), data):
+        if not _recorded(store, (loss, PLAIN), data):
+            continue
+        for method in METHODS:
+            runs = _recorded(store, (loss, method), data)
+            if not runs:
                 continue
-            for method in METHODS:
-                runs = _recorded(store, (loss, method), data)
-                if not runs:
-                    continue
-                cells = [
-                    f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
-                    f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
-                    for third in THIRDS
-                ]
-                folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
-                rows.append([f"{data}, {LOSSES[loss]}: {NAMES.get(method, method)}{folds}", *cells])
+            cells = [
+                f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
+                f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
+                for third in THIRDS
+            ]
+            folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
+            rows.append([f"{data}: {NAMES.get(method, method)}{folds}", *cells])
     return table(["macro average precision (draws)", *(f"{third} labels" for third in THIRDS)], rows)
 
 
@@ -279,9 +298,10 @@ def _bounds(found: Interval) -> str:
 
 
 def _sets(run: Iterable[str]) -> list[str]:
-    """These sets, in the order of the experiments."""
-    there = set(run)
-    return [data for data in dict.fromkeys(data for data, _ in chosen()) if data in there]
+    """These sets, in the order in which settings were chosen for them; others come last."""
+    there = dict.fromkeys(run)
+    known = [data for data in dict.fromkeys(data for data, _ in chosen()) if data in there]
+    return known + [data for data in there if data not in known]
 
 
 def _level(store: str, cell: Cell, data: str) -> str:
@@ -310,11 +330,18 @@ def validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
 ALTERNATIVE_TABLES: dict[str, Callable[[], str]] = {"alternatives_settings": settings}
 for _store in ("short",):
     ALTERNATIVE_TABLES |= {
+        f"{_store}_runs": partial(run_there, _store),
         f"{_store}_levels": partial(levels, _store),
         f"{_store}_losses": partial(compared_table, _store, losses_compared),
         f"{_store}_selections": partial(compared_table, _store, selections_compared),
         f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
         f"{_store}_frequency": partial(by_frequency, _store),
+    }
+
+if stored("alternatives_clif"):
+    ALTERNATIVE_TABLES |= {
+        "clif_losses": partial(compared_table, "alternatives_clif", losses_compared),
+        "clif_selections": partial(compared_table, "alternatives_clif", selections_compared),
     }
 
 if __name__ == "__main__":
