@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, origin
+from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, follow, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
-from lightning_ubs.reading.proof import PASSED, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
+from lightning_ubs.reading.proof import PASSED, SURE, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Head:
             return False
         return same_values(raw, self.predictions, self.kind) is not None
 
-    def prove(self, gradient: Tensor | None, label_sets: list[Tensor]) -> None:
+    def prove(self, gradient: Tensor | None, label_sets: list[Tensor], is_known: bool = False) -> None:
         """Take the evidence of this step; waits for the device.
 
         By the surest labels that prove the head, else by the surest that fit it.
@@ -110,6 +110,7 @@ class Head:
         Args:
             gradient: what arrived at ``edge``.
             label_sets: labels of these samples, the surest first.
+            is_known: whether it was chosen before, so that targets which are the labels are proof enough.
         """
         pull = None
         if gradient is not None and gradient.numel() == self.shape[0] * self.shape[1]:
@@ -126,6 +127,9 @@ class Head:
             if labels is None:
                 continue
             told = told_by(self.pulled_targets, labels, given)
+            if is_known and self.evidence is None and told >= SURE:
+                self.evidence = Evidence(told=told)
+                return
             if self.exclusive and given.ndim > 1 and pull is not None:
                 labels = one_per_row(labels, pull.to(labels.device))
             probs = None
@@ -139,6 +143,8 @@ class Head:
             is_surer = before is None or seen.proof is Proof.PROVEN
             if is_nearer or (is_surer and (before is None or before.proof is not Proof.PROVEN)):
                 self.evidence = seen
+            if self.evidence is not None and self.evidence.told and self.evidence.proof is Proof.PROVEN:
+                return  # no other labels could change that
 
 
 def _is_of_classes(pull: Tensor) -> bool:
@@ -170,20 +176,33 @@ class BackwardPass:
         label_sets: labels of these samples, the surest first.
         watched: what modules returned.
         number: of the backward pass within the step.
+        terms: places of one head; where the loss shows it at all of them, no other head is looked for.
     """
 
-    def __init__(self, loss: Tensor, rows: int, label_sets: list[Tensor], watched: list[Watched], number: int) -> None:
-        graph = LossGraph(loss, rows)
+    def __init__(
+        self,
+        loss: Tensor,
+        rows: int,
+        label_sets: list[Tensor],
+        watched: list[Watched],
+        number: int,
+        terms: tuple[TermPlace, ...] = (),
+    ) -> None:
         self._labels = label_sets
         #: Shapes of what has no row per sample.
-        self.unfitting = [tuple(one.shape) for one in graph.unfitting]
-        self._heads = _heads_of_loss(graph, rows, watched, number, knows_labels=bool(label_sets))
-        # Without labels, what modules return is as good as anything.
-        if label_sets:
-            known = {head.origin for head in self._heads}
-            self._heads += [
-                head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
-            ]
+        self.unfitting: list[tuple[int, ...]] = []
+        self._heads = _heads_at(loss, rows, terms, number)
+        self._is_known = bool(self._heads)
+        if not self._is_known:
+            graph = LossGraph(loss, rows)
+            self.unfitting = [tuple(one.shape) for one in graph.unfitting]
+            self._heads = _heads_of_loss(graph, rows, watched, number, knows_labels=bool(label_sets))
+            # Without labels, what modules return is as good as anything.
+            if label_sets:
+                known = {head.origin for head in self._heads}
+                self._heads += [
+                    head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
+                ]
         self._pulls = Pulls(head.edge for head in self._heads) if label_sets else None
         self._judged: int | None = None
 
@@ -193,13 +212,37 @@ class BackwardPass:
             self._judged = self._pulls.count
             for head in self._heads:
                 head.evidence = None
-                head.prove(self._pulls.at(head.edge), self._labels)
+                head.prove(self._pulls.at(head.edge), self._labels, self._is_known)
         return self._heads
 
     def stop(self) -> None:
         """Keep nothing of the graph."""
         if self._pulls is not None:
             self._pulls.stop()
+
+
+def _heads_at(loss: Tensor, rows: int, terms: tuple[TermPlace, ...], number: int) -> list[Head]:
+    """One head at all of the places where the loss showed it before; none if it is not at each of them."""
+    heads = []
+    for term in terms:
+        one = follow(loss, rows, term)
+        if one is None or one.predictions is None or (heads and one.origin != heads[0].origin):
+            return []
+        place, exclusive = Place("loss", str(term), "", term, number), _is_exclusive(one)
+        heads.append(
+            Head(
+                place,
+                one.kind,
+                one.predictions,
+                one.shape,
+                one.targets,
+                one.pulled_edge,
+                one.origin,
+                str(one),
+                exclusive=exclusive,
+            )
+        )
+    return heads
 
 
 def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: int, knows_labels: bool) -> list[Head]:
@@ -223,7 +266,7 @@ def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: 
             predictions,
             one.shape,
             one.targets,
-            graph.pulled_edge(one),
+            one.pulled_edge,
             one.origin,
             str(one),
             above,

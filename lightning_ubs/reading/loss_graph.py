@@ -111,6 +111,13 @@ class Candidate:
         return origin(self.edge)
 
     @property
+    def pulled_edge(self) -> Edge:
+        """Where all that the loss makes of the head was added up, if that has its form."""
+        below = origin(self.edge, through_turns=False)
+        form = None if below[0] is None else _form(*below)
+        return below if form is not None and tuple(form.shape) == self.shape else self.edge
+
+    @property
     def opposite(self) -> TermPlace | None:
         """The same place with the other sign, if the loss does not tell the sign of the predictions."""
         tells = self.place.node not in _HALVES or self.place.mirrors
@@ -177,12 +184,6 @@ class LossGraph:
                     seen.add(child)
                     queue.append(child)
         return False
-
-    def pulled_edge(self, candidate: Candidate) -> Edge:
-        """Where all that the loss makes of a candidate's head was added up, if that has its form."""
-        below = origin(candidate.edge, through_turns=False)
-        form = _form(*below) if below[0] in self._parents else None
-        return below if form is not None and tuple(form.shape) == candidate.shape else candidate.edge
 
     def _candidates(self, node: Any) -> list[Candidate]:
         below = node.next_functions[0][0]

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,13 +86,10 @@ class Evidence:
             away = (probs - labels).abs()
             is_right |= away < _FITTED
             back = ~is_right & (away < _ON_ITS_SIDE)
-        sides = [labels < 0.5, labels >= 0.5]
-        sums = torch.stack(
-            [
-                torch.stack([part[side].sum().double() for side in sides])
-                for part in (weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back)
-            ]
-        ).tolist()
+        sides = torch.stack([labels < 0.5, labels >= 0.5]).flatten(1)
+        parts = torch.stack([weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back])
+        # Row by row, so that equal rows have equal sums.
+        sums = (parts.flatten(1).unsqueeze(1) * sides).sum(2).tolist()
         right, mass, squares, counts, pulled_back = ((side[0], side[1]) for side in sums)
         return self + Evidence(right, mass, squares, counts, pulled_back, told)
 
@@ -212,9 +210,9 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     for one, verdict in zip(targets, verdicts, strict=True):
         if verdict is Rows.SAME:
             hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
-            known = labels.masked_fill(hidden, torch.nan).nan_to_num(0.0)
-            _, alike = torch.unique(known, dim=0, return_counts=True)
-            return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
+            rows = np.packbits(((labels > 0.5) & ~hidden).cpu().numpy(), axis=1)
+            _, alike = np.unique(rows.view(f"V{rows.shape[1]}"), return_counts=True)
+            return math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
 
 

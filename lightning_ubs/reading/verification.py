@@ -326,7 +326,6 @@ class IdVerification:
         """
         usual = batch_targets(self._batch)
         same, moved, named = [], [], []
-        is_telling = len(torch.unique(targets, dim=0)) > 2  # a yes and a no are in many parts of a batch
         for path, part in leaves(self._batch):
             if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
                 continue
@@ -335,7 +334,7 @@ class IdVerification:
             fitted = None if fitted is None else fitted.cpu()
             if fitted is not None and compare(targets, fitted) is Verdict.SAME:
                 same.append((path, fitted))
-            elif fitted is not None and (is_usual or is_telling) and _are_moved(targets, fitted):
+            elif fitted is not None and (is_usual or _is_telling(targets)) and _are_moved(targets, fitted):
                 moved.append((path, fitted))
             elif is_usual:
                 named.append((path, part.detach().cpu() if fitted is None else fitted))
@@ -458,6 +457,11 @@ def _may_be_others(found: Tensor, shown: Tensor) -> bool:
         return True
     is_of_classes = shown.ndim == 1 and bool((found.sum(1) == 1).all())
     return not is_of_classes and compare(found, shown) is Verdict.DIFFERENT
+
+
+def _is_telling(targets: Tensor) -> bool:
+    """Whether there are more than two kinds of rows: a yes and a no are in many parts of a batch."""
+    return len(torch.unique(targets, dim=0)) > 2
 
 
 def _are_moved(targets: Tensor, rows: Tensor) -> bool:
