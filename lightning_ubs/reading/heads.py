@@ -11,7 +11,16 @@ from torch import Tensor
 
 from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, follow, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
-from lightning_ubs.reading.proof import PASSED, SURE, Evidence, Proof, as_label_matrix, one_per_row, same_values, told_by
+from lightning_ubs.reading.proof import (
+    PASSED,
+    SURE,
+    Evidence,
+    Proof,
+    as_label_matrix,
+    one_per_row,
+    same_values,
+    told_by,
+)
 
 
 @dataclass(frozen=True)
@@ -223,7 +232,7 @@ class BackwardPass:
 
 def _heads_at(loss: Tensor, rows: int, terms: tuple[TermPlace, ...], number: int) -> list[Head]:
     """One head at all of the places where the loss showed it before; none if it is not at each of them."""
-    heads = []
+    heads: list[Head] = []
     for term in terms:
         one = follow(loss, rows, term)
         if one is None or one.predictions is None or (heads and one.origin != heads[0].origin):

@@ -238,7 +238,7 @@ class Pulls:
         self.count += 1
 
 
-def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
+def follow(loss: Tensor, rows: int, place: TermPlace, needs_targets: bool = True) -> Candidate | None:
     """What stands at a place that an earlier search found; None if this loss is built another way."""
     node: Any = loss.grad_fn
     parent, index = None, -1
@@ -254,7 +254,8 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
         predictions = as_rows(saved, rows)
         if predictions is None:
             return None
-        target, shape = _target(node, parent, index, place), tuple(predictions.shape)
+        shape = tuple(predictions.shape)
+        target = _target(node, parent, index, place) if needs_targets else None
         targets = () if target is None else _shaped(target, saved, (), shape)
         edge = (node, 0) if place.node in _ACTIVATIONS else node.next_functions[0]
         return Candidate(place, term.kind, predictions, shape, targets, edge, fits=True)

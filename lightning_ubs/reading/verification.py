@@ -280,20 +280,22 @@ class IdVerification:
 
     def _see_rows(self, plan: EpochPlan, k: int, batch: Any) -> None:
         """A step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
-        planned, where = plan.rank_size(k), f"epoch {plan.epoch}, batch {k}"
+        ids = plan[k]
+        planned = len(ids)
         known = None if self._place is None else part_at(batch, self._place)
         rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
         count = _rows_in(batch) if rows is None else len(rows)
         if count is not None and (count < planned or (rows is not None and count > planned and self._ids is not False)):
             which, how = ("missing", "drops") if count < planned else ("added", "adds")
             raise SelectionError(
-                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
-                f"which are {which}. A collate function that {how} samples is the likely cause: leave bad samples out "
-                "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
+                f"epoch {plan.epoch}, batch {k} has rows for {count} samples, but the planned batch has {planned}, so "
+                f"it cannot be told which are {which}. A collate function that {how} samples is the likely cause: "
+                "leave bad samples out of the dataset (torch.utils.data.Subset), or let the collate function keep a "
+                "row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self._memory.add(plan[k], rows)
+        self._memory.add(ids, rows)
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
