@@ -19,6 +19,7 @@ from lightning_ubs.reading.proof import (
     as_label_matrix,
     one_per_row,
     same_values,
+    told_at_once,
     told_by,
 )
 
@@ -128,6 +129,9 @@ class Head:
             self.pulled_targets = tuple(_where_pulled(one, pull) for one in self.targets)
         else:
             self.pulled_targets = self.targets
+        if is_known and label_sets and (told := told_at_once(self.pulled_targets, label_sets[0])) >= SURE:
+            self.evidence = Evidence(told=told)
+            return
         if self.is_of_module and self.kind in (None, Kind.LOGITS) and pull is not None and _is_of_classes(pull):
             self.exclusive = any(_are_classes(one, self.shape) for one in label_sets)
             self.kind = Kind.SOFTMAX if self.exclusive else self.kind

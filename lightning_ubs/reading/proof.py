@@ -209,11 +209,23 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     verdicts = [compare(one.cpu(), given.cpu()) for one in targets]
     for one, verdict in zip(targets, verdicts, strict=True):
         if verdict is Rows.SAME:
-            hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
-            rows = np.packbits(((labels > 0.5) & ~hidden).cpu().numpy(), axis=1)
-            _, alike = np.unique(rows.view(f"V{rows.shape[1]}"), return_counts=True)
-            return math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
+            shown = labels > 0.5
+            return _orders(shown & one.isfinite().to(shown.device) if one.shape == labels.shape else shown)
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def told_at_once(targets: tuple[Tensor, ...], given: Tensor) -> float:
+    """The same where the first of the targets are these numbers, bit by bit; 0 where more must be looked at."""
+    if not targets or targets[0].ndim != 2 or targets[0].dtype != given.dtype or targets[0].device != given.device:
+        return 0.0
+    return _orders(given > 0.5) if torch.equal(targets[0], given) else 0.0
+
+
+def _orders(rows: Tensor) -> float:
+    """How many orders of rows of truth values look different, as a logarithm."""
+    packed = np.packbits(rows.cpu().numpy(), axis=1)
+    _, alike = np.unique(packed.view(f"V{packed.shape[1]}"), return_counts=True)
+    return math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
 
 
 def same_values(raw: Tensor, other: Tensor, kind: Kind) -> Kind | None:
