@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from stored_results import interval, stored, table
 
-from lightning_ubs._utils.known_metrics import THIRDS
+from lightning_ubs._utils.metric_names import THIRDS
+from lightning_ubs.report.evidence import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
-from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.verdict import DEFAULT_MARGIN, Gain, Verdict, gain_of
 from lightning_ubs.report.words import signed
 
@@ -239,24 +239,23 @@ def compared_table(store: str, compared: Callable[[], Compared]) -> str:
     return table(["Macro-AUC", *sets, "these sets", "macro average precision"], rows)
 
 
-def by_frequency(store: str) -> str:
-    """Average precision and draws by thirds of the labels, where plain shuffling with the same loss recorded them."""
+def by_frequency(store: str, loss: str = "weighted") -> str:
+    """Average precision and draws by thirds of the labels with one loss, where its plain shuffling recorded them."""
     rows = []
     for data in _sets(data for runs in trained(store).values() for data, _ in runs):
-        for loss in LOSSES:
-            if not _recorded(store, (loss, PLAIN), data):
+        if not _recorded(store, (loss, PLAIN), data):
+            continue
+        for method in METHODS:
+            runs = _recorded(store, (loss, method), data)
+            if not runs:
                 continue
-            for method in METHODS:
-                runs = _recorded(store, (loss, method), data)
-                if not runs:
-                    continue
-                cells = [
-                    f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
-                    f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
-                    for third in THIRDS
-                ]
-                folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
-                rows.append([f"{data}, {LOSSES[loss]}: {NAMES.get(method, method)}{folds}", *cells])
+            cells = [
+                f"{np.mean([run.metrics[f'map_{third}'] for run in runs]):.4f} "
+                f"({np.mean([run.record.draws[third] for run in runs]):.2f} ×)"
+                for third in THIRDS
+            ]
+            folds = f", {len(runs)} folds" if len(runs) < FOLDS else ""
+            rows.append([f"{data}: {NAMES.get(method, method)}{folds}", *cells])
     return table(["macro average precision (draws)", *(f"{third} labels" for third in THIRDS)], rows)
 
 
@@ -279,9 +278,10 @@ def _bounds(found: Interval) -> str:
 
 
 def _sets(run: Iterable[str]) -> list[str]:
-    """These sets, in the order of the experiments."""
-    there = set(run)
-    return [data for data in dict.fromkeys(data for data, _ in chosen()) if data in there]
+    """These sets, in the order in which settings were chosen for them; others come last."""
+    there = dict.fromkeys(run)
+    known = [data for data in dict.fromkeys(data for data, _ in chosen()) if data in there]
+    return known + [data for data in there if data not in known]
 
 
 def _level(store: str, cell: Cell, data: str) -> str:
@@ -315,6 +315,12 @@ for _store in ("short",):
         f"{_store}_selections": partial(compared_table, _store, selections_compared),
         f"{_store}_knowledge": partial(compared_table, _store, knowledge_compared),
         f"{_store}_frequency": partial(by_frequency, _store),
+    }
+
+if stored("alternatives_clif"):
+    ALTERNATIVE_TABLES |= {
+        "clif_losses": partial(compared_table, "alternatives_clif", losses_compared),
+        "clif_selections": partial(compared_table, "alternatives_clif", selections_compared),
     }
 
 if __name__ == "__main__":

@@ -251,8 +251,22 @@ class _LitDataChunks:
         loader = type(shared)(batch_decode=0)
         loader.setup(self.config._config, self.config._chunks, self._serializers, shared.region_of_interest)
         loader.set_mmap_allowed_chunks({block})
-        loader.load_item_from_chunk(self._first(block), block, *self._place(block), self._encryption)
+        place = self._place(block)
+        loader.load_item_from_chunk(self._first(block), block, *place, self._encryption)
+        self._look_once(loader, block, place[0])
         return loader
+
+    @staticmethod
+    def _look_once(loader: Any, block: int, path: str) -> None:
+        """A chunk without tables or compressed frames has none for any sample; litdata looks again at each of them."""
+        from litdata.streaming import item_loader
+
+        # Without these names, litdata reads samples in another way than the one that is shortened here.
+        skip = getattr(item_loader, "_BATCH_SKIP", None)
+        batched = getattr(loader, "_load_batched_item", None)
+        mapped = getattr(loader, "_mmap", None) is not None
+        if skip is not None and batched is not None and mapped and batched(block, path, 0) is skip:
+            loader._load_batched_item = lambda *_: skip
 
     def _first(self, block: int) -> int:
         return int(self.config.intervals[block][0])

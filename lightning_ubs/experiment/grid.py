@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
+from lightning_ubs._utils.progress import Bar, Lines, Say, span, to_stdout
 from lightning_ubs.errors import ConfigError, EngineError, RunsFailed, StoreError
 from lightning_ubs.experiment import engine as engines
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.engine import Engine
-from lightning_ubs.experiment.progress import watched
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
@@ -23,6 +25,7 @@ from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
 Map = Callable[..., list[Any]]
 _PAUSE = 0.5
+_LOOK = 0.3
 _VAIN = 3
 
 
@@ -56,7 +59,7 @@ def run_grid(
     store: ResultsStore,
     jobs: int | None = None,
     engine: Engine = "loky",
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> GridOutcome:
     """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
 
@@ -74,7 +77,7 @@ def run_grid(
         with engines.started(engine, at_a_time(jobs, todo) if engine == "loky" else jobs, len(todo)) as (count, call):
             here = _here(engine)
             ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
-            with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
+            with _watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
                 vain = 0
                 while todo:
                     vain = 0 if _pass(todo, ready, claims, store, call, count, last=vain == _VAIN) else vain + 1
@@ -85,6 +88,60 @@ def run_grid(
     last = {record.key: record for record in store.records() if record.key in kept}
     outcome.failed = [record for record in last.values() if not record.finished]
     return outcome
+
+
+@contextmanager
+def _watched(
+    store: ResultsStore, keys: Sequence[str], total: int, known: int, jobs: int, say: Say | None
+) -> Iterator[None]:
+    """Show every run of ``keys`` that appears in the store while the block lasts, whoever does it.
+
+    Args:
+        store: To watch.
+        keys: Of the runs that are not there yet.
+        total: Runs of the grid.
+        known: Those that were done before.
+        jobs: Runs at a time.
+        say: Takes lines; None: standard output, with a live bar in a terminal.
+    """
+    tell = say or to_stdout()
+    if not keys:
+        tell(f"all {total} runs are already done")
+        yield
+        return
+    tell(f"{total} runs{f', {known} already done' if known else ''}; {jobs} at a time")
+    display = Bar(total, known) if say is None and sys.stdout.isatty() else Lines(total, known, tell)
+    place, waiting, over = store.size(), set(keys), threading.Event()
+
+    def look(place: int) -> int:
+        records, place = store.after(place)
+        for record in records:
+            if record.key in waiting:
+                waiting.discard(record.key)
+                display.finished(record.title, result_text(record))
+        return place
+
+    def watch() -> None:
+        reached = place
+        while not over.wait(_LOOK):
+            reached = look(reached)
+        look(reached)
+
+    with display:
+        watcher = threading.Thread(target=watch, name="grid progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def result_text(record: RunRecord) -> str:
+    """The outcome of a run in a few words."""
+    if not record.finished:
+        return f"FAILED: {str(record.error).splitlines()[-1]}"
+    return f"best {record.monitor} {record.monitored:.4f} in {span(record.seconds or 0)}"
 
 
 def at_a_time(jobs: int | None, runs: Sequence[Run]) -> int | None:

@@ -329,14 +329,15 @@ class DatasetLabels:
     def matrix(self, needed_by: str, class_ids: bool = False) -> Tensor:
         """The (n, q) labels of 0 and 1 as float32, for a strategy that needs them; or (n,) ``class_ids`` if it may."""
         if self.column is None:
-            raise _not_shown("labels", needed_by, self.others, _LABELS)
+            wanted = f"{_LABELS}, or labels=ids with one class id per sample" if class_ids else _LABELS
+            raise _not_shown("labels", needed_by, self.others, wanted)
         if class_ids and not self.column.shape:
             ids = self.column.all()
             if not ids.is_floating_point():
                 self.is_used = True
                 return ids.long()
         if len(self.column.shape) != 1:
-            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids)"
+            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids.long())"
             raise SelectionError(
                 f"labels has shape {[self.num_samples, *self.column.shape]}, but {needed_by} needs {_LABELS} for "
                 f"{self.num_samples} samples; pass labels= {way_out}."

@@ -20,6 +20,7 @@ from torch import Tensor
 from lightning_ubs.reading.comparison import Verdict as Rows
 from lightning_ubs.reading.comparison import compare
 from lightning_ubs.reading.predictions import Kind, to_probabilities
+from lightning_ubs.reading.scale import Fit
 
 # Right candidates have 1.00, mixed or noisy labels somewhat less; what chance or a teacher pulls has 0.5 to 0.7. Where
 # ENOUGH elements of like weight were seen on a side, a coin passes PASSED once in 28,000 times (at least 22 of 24), and
@@ -54,6 +55,9 @@ class Evidence:
         back: gradient that pulls back what is on the side of its label.
         told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
+        fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
+        is_changed: whether the loss compares with the labels what it makes of the candidate, not the candidate.
+        is_moved: whether the candidate was moved by the labels, as by a margin, so that it knows them.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -67,6 +71,9 @@ class Evidence:
     labels: tuple[float, float] = (0.0, 0.0)
     back: tuple[float, float] = (0.0, 0.0)
     told: float = 0.0
+    fit: Fit | None = None
+    is_changed: bool = False
+    is_moved: bool = False
 
     def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
@@ -106,6 +113,9 @@ class Evidence:
             total(self.labels, other.labels),
             total(self.back, other.back),
             self.told + other.told,
+            self.fit + other.fit if self.fit and other.fit else self.fit or other.fit,
+            self.is_changed or other.is_changed,
+            self.is_moved or other.is_moved,
         )
 
     @property
@@ -226,6 +236,63 @@ def _orders(rows: Tensor) -> float:
     packed = np.packbits(rows.cpu().numpy(), axis=1)
     _, alike = np.unique(packed.view(f"V{packed.shape[1]}"), return_counts=True)
     return math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
+
+
+def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:
+    """Whether values tell positives from negatives: the same on one side within each label, and others beyond it.
+
+    Args:
+        values: (rows, q) by which a loss changes logits.
+        labels: (rows, q) of 0 and 1, NaN where they are not known.
+        relative: whether each row of values may have a constant added, as logits before a softmax.
+
+    >>> y = torch.eye(4).repeat(2, 1)
+    >>> is_of_labels(0.5 * y, y, False), is_of_labels(torch.arange(32.0).reshape(8, 4), y, False)
+    (True, False)
+    """
+    values = values.to(labels.device)
+    values = values - values.median(1, keepdim=True).values if relative else values
+    size = float(values.amax() - values.amin())
+    if not 0 < size < math.inf:
+        return False
+    sides = [labels < 0.5, labels >= 0.5]
+    both = sides[0].any(0) & sides[1].any(0)
+    sides = [side & both for side in sides]
+    if min(int(side.sum()) for side in sides) < 4:
+        return False
+    for side, other in (sides, sides[::-1]):
+        level = values.masked_fill(~side, -torch.inf).amax(0)
+        if _spread(values, side) <= 1e-3 * size and bool(((values - level).abs() > 0.05 * size)[other].all()):
+            return True
+    return False
+
+
+def is_difference(values: Tensor, probs: Tensor, labels: Tensor) -> bool | None:
+    """Whether values are how probabilities differ from the labels, smoothed or not; None if from nothing of the kind.
+
+    >>> p, y = torch.tensor([[0.1, 0.7, 0.3, 0.6]]).T, torch.tensor([[0.0, 1.0, 0.0, 1.0]]).T
+    >>> is_difference(p - y, p, y), is_difference(p**2 - y, p, y), is_difference(p, p**2, y)
+    (True, False, None)
+    """
+    sides = [labels < 0.5, labels >= 0.5]
+    for one in (values, -values):
+        rest = one - probs
+        if all(_spread(rest, side) < 1e-2 for side in sides):
+            means = [float(rest[side].mean()) if bool(side.any()) else 0.0 for side in sides]
+            return True if means[0] - means[1] > 0.1 or not all(bool(side.any()) for side in sides) else None
+    for one in (values, -values):
+        shown = one + labels.nan_to_num(0.0)
+        known = shown[labels.isfinite()]
+        if bool(((known >= -1e-3) & (known <= 1 + 1e-3)).all()) and all(bool(side.any()) for side in sides):
+            return False
+    return None
+
+
+def _spread(values: Tensor, side: Tensor) -> float:
+    """How much values differ on a side within a label, at most."""
+    low = values.masked_fill(~side, torch.inf).amin(0)
+    high = values.masked_fill(~side, -torch.inf).amax(0)
+    return float((high - low).clamp(min=0).max())
 
 
 def same_values(raw: Tensor, other: Tensor, kind: Kind) -> Kind | None:

@@ -38,6 +38,27 @@ def not_pulled(groups: Sequence[Group]) -> SelectionError:
     )
 
 
+def other_scale(group: Group) -> SelectionError:
+    """The loss makes something of what a module returned that is neither its sigmoid nor its softmax."""
+    head = group.heads[0]
+    activation = "softmax" if head.exclusive else "sigmoid"
+    return SelectionError(
+        f"the loss pulls {head.text} to the labels, but not as a loss of their {activation} does: it reads them "
+        "through something else, such as a temperature or another link, so that the probabilities of the model are "
+        "not known; return them from training_step ({'loss': loss, 'probs': probs}), or pass kind="
+        f"'{'softmax' if head.exclusive else 'logits'}' if their {activation} is what the model predicts all the same."
+    )
+
+
+def moved(group: Group) -> SelectionError:
+    """The loss moves its predictions by the labels."""
+    return SelectionError(
+        f"what the loss compares with the labels ({group.heads[0].text}) was moved by these labels before, as by a "
+        "margin, so that it is not what the model predicts; return that from training_step "
+        "({'loss': loss, 'probs': probs})."
+    )
+
+
 def masked(group: Group) -> SelectionError:
     """The head is known, but not what it held."""
     return SelectionError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_ubs._utils.known_metrics import REPORTED, TITLES
+from lightning_ubs._utils.metric_names import REPORTED, TITLES
 from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
 

@@ -369,6 +369,8 @@ class FitSession:
                 f"the train dataset changed from {selector.strategy.num_samples} to {layout.num_samples} samples "
                 "during training, so sample ids lost their meaning; keep its size."
             )
+        elif dataloader.dataset is not self.dataset:
+            self.callback.see_dataset(DatasetLabels(self.callback.labels, dataloader.dataset), dataloader.dataset)
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout, self._sizes, epochs)

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_ubs.report import PAPER_TABLES
-from lightning_ubs.report.paper import paper_comparisons, read_paper
-from lightning_ubs.report.significance import run_tests, table_units
-from lightning_ubs.report.statistics import (
+from lightning_ubs.report.evidence import (
     competition_ranks,
     critical_difference,
     exact_wilcoxon,
@@ -23,6 +21,8 @@ from lightning_ubs.report.statistics import (
     nemenyi,
     paired_interval,
 )
+from lightning_ubs.report.paper import paper_comparisons, read_paper
+from lightning_ubs.report.significance import run_tests, table_units
 
 # The row "Avg" of the paper's three tables: Random, Balance, Active, Recent, Hard, Ours.
 PRINTED_RANKS = {

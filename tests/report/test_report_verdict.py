@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,17 +70,33 @@ def test_only_the_monitored_metric_has_an_answer(tmp_path: Path) -> None:
 
 
 def test_an_interval_with_zero_in_it_is_undecided_and_says_what_it_would_take(tmp_path: Path) -> None:
-    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.002]
+    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.008]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
     (verdict,) = judge(results)
     assert verdict.answer == "undecided"
     assert summary([verdict]) == "UBS against Random: undecided in Macro-AUC, over 6 datasets."
     spread = np.std(gains, ddof=1)
-    missed, needed = 2.5706 * spread / math.sqrt(6), math.ceil(((1.9623 + 0.8419) * spread / 0.002) ** 2)
+    missed, needed = 2.5706 * spread / math.sqrt(6), math.ceil(((1.9623 + 0.8419) * spread / 0.003) ** 2)
+    needed = math.ceil(needed / 10) * 10
+    assert needed > 100
     assert verdict.sentences[1] == (
         f"With 6 datasets a difference below {missed:.2g} would mostly be missed; about {needed} datasets would show "
-        "0.002."
+        "0.003."
     )
+
+
+def test_no_number_is_named_that_says_more_than_is_known_or_that_nobody_would_run(tmp_path: Path) -> None:
+    said = {}
+    for mean in (0.004, 0.0002):
+        gains = [mean + 0.03 * (-1) ** fold for fold in range(10)]
+        records = [run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]
+        said[mean] = console_verdict(records)
+    assert re.search(r"about \d{2}0 runs would show 0\.004", said[0.004])
+    assert "; more than 1,000 runs would be needed to show 0.0002." in said[0.0002]
+    save(tmp_path, *records)
+    page = (build_report(tmp_path, formats="html")).read_text()
+    assert "more than 1,000 runs would be needed to show 0.0002" in page
+    assert not re.search(r"about \d{4,} ", page + said[0.0002])
 
 
 def test_where_ubs_is_worse_the_report_says_so(tmp_path: Path) -> None:
