@@ -339,14 +339,16 @@ def _value_at(edge: Edge, known: Mapping[Edge, Tensor]) -> Tensor | None:
         return None
     if name == "Div":
         left, right = _value_at(below[0], known), _saved(node, "_saved_other")
-        return None if left is None or right is None else left / right
-    left, right = _saved(node, "_saved_mat1" if name == "Addmm" else "_saved_self"), _saved(node, "_saved_mat2")
-    left = _value_at(below[-2], known) if left is None else left
-    right = _value_at(below[-1], known) if right is None else right
-    bias = _value_at(below[0], known) if name == "Addmm" else None
-    if left is None or right is None or (name == "Addmm" and bias is None):
+    else:
+        left, right = _saved(node, "_saved_mat1" if name == "Addmm" else "_saved_self"), _saved(node, "_saved_mat2")
+        left = _value_at(below[-2], known) if left is None else left
+        right = _value_at(below[-1], known) if right is None else right
+    bias = _value_at(below[0], known) if name == "Addmm" else torch.zeros(())
+    if left is None or right is None or bias is None:
         return None
-    return left @ right if bias is None else left @ right + bias.to(left)
+    # Autocast multiplies in half precision what it keeps in full.
+    left, right = left.float(), right.float()
+    return left / right if name == "Div" else left @ right + bias.to(left)
 
 
 def _operation(node: Any) -> str:

@@ -188,6 +188,24 @@ def as_label_matrix(labels: Tensor, shape: tuple[int, ...], exclusive: bool) -> 
     return (index == classes).double().masked_fill(index < 0, torch.nan)
 
 
+def in_code(labels: Tensor, targets: tuple[Tensor, ...]) -> Tensor | None:
+    """One class per sample in the code in which a loss has it: one column per class, or ordinal levels that it exceeds.
+
+    >>> in_code(torch.tensor([2, 0]), (torch.tensor([[1.0, 1.0], [0.0, 0.0]]),))
+    tensor([[1., 1.],
+            [0., 0.]], dtype=torch.float64)
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        return None
+    for target in targets:
+        if target.ndim == 2 and len(target) == len(labels):
+            classes = torch.arange(target.shape[1], device=labels.device)
+            for code in (labels.unsqueeze(1) == classes, labels.unsqueeze(1) > classes):
+                if torch.equal(code, target.to(labels.device) > 0.5):
+                    return code.double()
+    return None
+
+
 def _binary(values: Tensor) -> Tensor | None:
     """Zeros and ones; −1 beside zeros is an unknown label, else a negative one; soft ones are rounded."""
     finite = values[values.isfinite()]

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import WeightAveraging
 from observe_tools import Keeping, Layout, train
-from tiny_training import D, Q, data, loader
+from tiny_training import D, Q, data, loader, trainer
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_avg_fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from lightning_ubs import SelectionError
+from lightning_ubs import BatchSelection, SelectionError
 from lightning_ubs.reading.scale import Fit, Scale, fit_forms
 
 bce = F.binary_cross_entropy_with_logits
@@ -377,3 +380,90 @@ def test_a_pretrained_network_that_is_pulled_back_is_not_refused(loss: str, batc
         module.net.bias.zero_()
     strategy = train(module, loader(TensorDataset(X, (X[:, 1 : Q + 1] > 0).float()), batch_size=batch_size))
     assert_read(module, strategy)
+
+
+LEVELS: dict[str, Loss] = {
+    "cross-entropy": bce,
+    "two log-sigmoids": lambda z, t: -(F.logsigmoid(z) * t + (F.logsigmoid(z) - z) * (1 - t)).sum(1).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", LEVELS)
+@pytest.mark.parametrize("ids", [None, False, lambda batch: batch[0][:, 0].round().long()])
+def test_ordinal_levels_that_the_step_makes_of_classes_prove_the_predictions(loss: str, ids: Any) -> None:
+    def step(m: Any, x: Tensor, y: Tensor) -> Any:
+        z = m.net(x)[:, : Q - 1]
+        return LEVELS[loss](z, (y.unsqueeze(1) > torch.arange(Q - 1)).float()), z.sigmoid()
+
+    run(step, CLASSES, ids=ids)
+
+
+AROUND: dict[str, Any] = {
+    "bf16-mixed": (lambda m, x: m.net(x), {"precision": "bf16-mixed"}),
+    "a compiled network": (lambda m, x: torch.compile(m.net, backend="aot_eager")(x), {}),
+    "a checkpoint": (lambda m, x: checkpoint(m.net, x, use_reentrant=False), {}),
+    "a re-entrant checkpoint": (lambda m, x: checkpoint(m.net, x.requires_grad_(), use_reentrant=True), {}),
+    "accumulation": (lambda m, x: m.net(x), {"accumulate_grad_batches": 2}),
+    "averaged weights": (lambda m, x: m.net(x), {"callbacks": True}),
+}
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "by hand", "only a module"])
+@pytest.mark.parametrize("around", AROUND)
+def test_predictions_are_read_whatever_is_around_the_network(around: str, loss: str) -> None:
+    predict, options = AROUND[around]
+    if loss == "only a module" and around == "a compiled network":
+        pytest.skip("what a compiled network returns cannot be watched, and the message says so")
+    of_logits: Loss = {
+        "cross-entropy": bce,
+        "by hand": lambda z, y: by_hand(1 / (1 + (-z).exp()), y),
+        "only a module": lambda z, y: (torch.log1p(z.exp()) - y * z).mean(),
+    }[loss]
+
+    def step(m: Any, x: Tensor, y: Tensor) -> Any:
+        z = predict(m, x).float()
+        return of_logits(z, y), z.sigmoid()
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module, strategy = Step(step), Keeping()
+    extra = [WeightAveraging(avg_fn=get_ema_avg_fn())] if "callbacks" in options else []
+    options = {name: value for name, value in options.items() if name != "callbacks"}
+    made = trainer(BatchSelection(strategy, warmup_epochs=1), *extra, **({"max_epochs": 2} | options))
+    made.fit(module, loader(batch_size=21))
+    assert_read(module, strategy)
+
+
+class Scaled(Step):
+    """Manual optimization with a scaled loss."""
+
+    def __init__(self, way: Any) -> None:
+        super().__init__(way)
+        self.automatic_optimization = False
+        self.scaler = torch.amp.GradScaler("cpu")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        optimizer = self.optimizers().optimizer
+        optimizer.zero_grad()
+        self.manual_backward(self.scaler.scale(super().training_step(batch, batch_idx)))
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_scaled_loss_shows_the_scale_of_logits_as_well(times: int) -> None:
+    way = lambda m, x, y: (  # noqa: E731
+        (torch.log1p((times * (z := m.net(x))).exp()) - times * y * z).mean(),
+        (times * z).sigmoid(),
+    )
+    torch.manual_seed(0)
+    module = Scaled(way)
+    if times == 1:
+        assert_read(module, train(module, loader(batch_size=21)))
+    else:
+        with pytest.raises(SelectionError, match="such as a temperature"):
+            train(module, loader(batch_size=21))
+
+
+def test_a_margin_is_seen_in_mixed_precision() -> None:
+    assert "moved by these labels" in refused(MOVED["a margin"], precision="bf16-mixed")
