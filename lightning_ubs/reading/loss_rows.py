@@ -94,7 +94,7 @@ class LossRows:
         if self._place is None or rows is None or kept is None or number != self._place[0]:
             return
         target = saved_at(loss, self._place[1])
-        if target is None or target.numel() % len(rows):
+        if target is None or target.numel() != self._per_row * len(rows):
             return
         self._batches += 1
         is_same = target.data_ptr() == rows.data_ptr() and target.shape == rows.shape
@@ -120,30 +120,29 @@ class LossRows:
         classes = hold_classes(rows)
         labels = signatures(rows, classes)
         kinds = len(torch.unique(labels))
-        same: list[tuple[int, SavedPlace, bool]] = []
-        coded: list[tuple[int, SavedPlace, bool, Recoding]] = []
+        same: dict[tuple[int, SavedPlace], tuple[bool, int, Recoding | None]] = {}
+        coded: dict[tuple[int, SavedPlace], tuple[bool, int, Recoding | None]] = {}
         moved = []
         for number, place, target in found:
             target = _by_row(target, len(rows)).cpu()
-            holds = hold_classes(target)
+            holds, per_row = hold_classes(target), target.numel() // len(rows)
             signed = signatures(target, holds)
             code = Recoding(labels, signed)
             if torch.equal(signed, labels):
-                same.append((number, place, holds))
+                same[number, place] = holds, per_row, None
             elif code.tells and code.fits:
-                coded.append((number, place, holds, code))
+                coded[number, place] = holds, per_row, code
             elif code.tells and place.is_target and target.ndim > rows.ndim:
                 # Such as levels of classes, in another order: twice is no chance.
                 moved += [target] if place in self._jumbled else []
                 self._jumbled.add(place)
             elif kinds >= _KINDS and torch.equal(signed.sort().values, labels.sort().values):
                 moved.append(target)
-        places = [one[:2] for one in (same if self._code is None else coded)]
-        if self._place is None and same and kinds >= _KINDS:
-            self._place, self._classes = places[0], (classes, same[0][2])
-        elif self._place is None and coded:
-            self._place, self._classes, self._code = coded[0][:2], (classes, coded[0][2]), coded[0][3]
-        elif self._place is not None and is_first and self._place not in places:
+        if self._place is None:
+            usable = same if same and kinds >= _KINDS else coded
+            for chosen, (holds, per_row, known) in list(usable.items())[:1]:
+                self._place, self._classes, self._per_row, self._code = chosen, (classes, holds), per_row, known
+        elif is_first and self._place not in (same if self._code is None else coded):
             self._place, self._is_over = None, True  # what stands there is not always the labels
         return bool(same or coded), tuple(moved)
 

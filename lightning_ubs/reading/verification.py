@@ -310,9 +310,11 @@ class IdVerification:
     def _check_doubts(self) -> None:
         """What one process is sure of, or all of them together are, holds for all."""
         if world_size() > 1:
-            counts = [one for one in gather_objects(self._doubtful) if one is not None]
-            self._are_changed = any(gather_objects(self._are_changed)) or (bool(counts) and _is_noise(sum(counts)))
-            self._doubtful = None if self._are_changed else self._doubtful
+            told = gather_objects((self._doubtful, self._are_changed))
+            counts = [one for one, _ in told if one is not None]
+            total = sum(counts[1:], counts[0]) if counts else None
+            if total is not None and (_is_noise(total) or any(is_sure for _, is_sure in told)):
+                self._settle_changed(total)
         with self._together():
             if self._doubtful is not None and self._labels is not None:
                 found = judged(self._doubtful)
@@ -514,15 +516,24 @@ class IdVerification:
             return False
         self._doubtful = counts
         if _is_noise(counts):
-            self._doubtful, self._are_changed = None, True
-            rank_zero_warn(
-                f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
-                f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
-                "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
-                "other samples, let index i mean one sample throughout.",
-                category=UserWarning,
-            )
+            self._are_changed = True
+            if world_size() == 1:
+                self._settle_changed(counts)
         return True
+
+    def _settle_changed(self, counts: Tensor) -> None:
+        """The dataset changes its labels at each visit."""
+        self._are_changed, self._doubtful = True, None
+        found = judged(counts)
+        assert self._labels is not None
+        assert found is not None
+        rank_zero_warn(
+            f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
+            f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
+            "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
+            "other samples, let index i mean one sample throughout.",
+            category=UserWarning,
+        )
 
     @property
     def _is_unsure(self) -> bool:
