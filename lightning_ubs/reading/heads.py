@@ -25,8 +25,8 @@ from lightning_ubs.reading.proof import (
 )
 from lightning_ubs.reading.scale import Scale, fit_forms
 
-# Probabilities that differ by less in the mean are the same: small numbers are added before logarithms, half precision.
-_SAME = 0.01
+# Probabilities that differ by less in the mean are the same: small numbers are added before logarithms.
+_SAME = 1e-3
 # So many elements, or samples, tell that the loss compares something else.
 _SOME = 8
 
@@ -288,7 +288,8 @@ class BackwardPass:
                 continue
             if one.shape == head.shape and one.variant == head.variant:
                 far = (one.predictions - probs).abs()[(labels == 1) & (one.predictions != 0)]
-                if float(far.sum()) <= _SAME * len(far):
+                rounding = max(torch.finfo(values.dtype).eps for values in (one.predictions, head.predictions))
+                if float(far.sum()) <= max(_SAME, rounding) * len(far):
                     return False
                 others += [one.edge] if len(far) >= _SOME else []
         for edge, difference in self._graph.differences:
@@ -442,8 +443,8 @@ class Group:
 
     def __str__(self) -> str:
         head = self.readable or self.heads[0]
-        value = None if self.evidence is None else self.evidence.value
-        return head.text if value is None else f"{head.text}, {value:.2f} right"
+        share = None if self.evidence is None else self.evidence.decisive
+        return head.text if share is None else f"{head.text}, {share:.2f} right"
 
 
 _RANK = {Proof.PROVEN: 0, Proof.OPEN: 1, Proof.REFUTED: 2}

@@ -139,6 +139,13 @@ class Evidence:
         return min((share for share in self.shares if share is not None), default=None)
 
     @property
+    def decisive(self) -> float | None:
+        """The share that decides: the smaller one, of what is not on the side of its label already."""
+        counted = [mass - back for mass, back in zip(self.mass, self.back, strict=True)]
+        shares = [right / mass for right, mass in zip(self.right, counted, strict=True) if mass > 0]
+        return min(shares, default=None) if self.proof is Proof.REFUTED else self.value
+
+    @property
     def proof(self) -> Proof:
         """Whether it is enough."""
         if self.told >= SURE:
