@@ -70,11 +70,11 @@ def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
         return file_as_data(given)
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
-    way_out = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
+    hint = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
     if not group:
-        return f"there is no configuration {choice!r}; {way_out}"
+        return f"there is no configuration {choice!r}; {hint}"
     more = " `lightning-ubs data list` describes them." if group == "data" else ""
-    return f"{group}={choice}: there is no such {group}; {way_out}{more}"
+    return f"{group}={choice}: there is no such {group}; {hint}{more}"
 
 
 def _number_as_choice(arguments: Sequence[str]) -> str:

@@ -68,35 +68,28 @@ class LossRows:
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._counts: Tensor | None = None
         self._batches = 0
-        self.drop_step()
+        self.start_step()
 
-    def drop_step(self) -> None:
-        """Keep nothing of the step."""
-        self._rows: Tensor | None = None
-        self._kept: Tensor | None = None
-        self._version = self._passes = 0
-        self._found: list[tuple[int, SavedPlace, Tensor]] = []
-
-    def start_step(self, rows: Tensor, kept: Tensor) -> None:
-        """A step begins whose labels are known.
+    def start_step(self, rows: Tensor | None = None, kept: Tensor | None = None) -> None:
+        """A step begins.
 
         Args:
-            rows: in the batch, which the step may change.
+            rows: its labels in the batch, which the step may change; None if they are not known.
             kept: a copy of them.
         """
-        if self._place is not None and not rows.is_inference():
-            self._rows, self._kept, self._version = rows, kept, rows._version
+        is_known = rows is not None and self._place is not None and not rows.is_inference()
+        self._rows, self._kept = (rows, kept) if is_known else (None, None)
+        self._version = 0 if self._rows is None else self._rows._version
+        #: The number of samples if the step is verified, so that everything is kept that may be targets.
+        self.verified = 0
+        self._passes = 0
+        self._found: list[tuple[int, SavedPlace, Tensor]] = []
 
-    def see(self, loss: Tensor, verified: int = 0) -> None:
-        """A backward pass: keep what stands where the labels stood.
-
-        Args:
-            loss: before it.
-            verified: the number of samples if this step is verified, so that everything is kept that may be targets.
-        """
+    def see(self, loss: Tensor) -> None:
+        """Before a backward pass: keep what stands where the labels stood."""
         number, self._passes = self._passes, self._passes + 1
-        if verified and not self._is_over:
-            self._found += [(number, *one) for one in saved_constants(loss, verified)]
+        if self.verified and not self._is_over:
+            self._found += [(number, *one) for one in saved_constants(loss, self.verified)]
         rows, kept = self._rows, self._kept
         if self._place is None or rows is None or kept is None or number != self._place[0]:
             return
@@ -171,14 +164,14 @@ class LossRows:
         def sums(values: Tensor) -> Tensor:
             return values.new_zeros(len(sizes)).index_add_(0, of_batch, values)
 
-        differs = (labels != targets).long()
+        differs, known = (labels != targets).long(), ~_is_hidden(found).to(labels.device)
         count = sums(differs)
         # The sum of mixed numbers does not depend on their order; where all are alike, the target is no label.
         mixed, total = sums(_mixed(labels)), sums(_mixed(targets))
         is_constant = sums((targets != targets[firsts][of_batch]).long()) == 0
         moved = (count > 0) & (mixed == total)
-        changed = (count > 0) & (mixed != total) & ~is_constant
-        counted = changed[of_batch]
+        changed = (sums(differs * known) > 0) & (mixed != total) & ~is_constant
+        counted = changed[of_batch] & known
         own, other = bits(labels ^ targets) * counted, bits(labels ^ targets.roll(1)) * counted
         sums_of_all = torch.stack([moved.sum(), (count * moved).sum(), changed.sum(), own.sum(), other.sum()])
         self._counts = sums_of_all if self._counts is None else self._counts + sums_of_all
@@ -193,6 +186,13 @@ class LossRows:
 
 def _by_row(target: Tensor, rows: int) -> Tensor:
     return target if target.ndim == 1 and len(target) == rows else target.reshape(rows, -1)
+
+
+def _is_hidden(found: Tensor) -> Tensor:
+    """Which rows of targets may be masked: all alike, they tell nothing of the labels."""
+    if found.ndim == 1 or found.shape[1] == 1:
+        return torch.zeros(len(found), dtype=torch.bool, device=found.device)
+    return (found == found[:, :1]).all(1)
 
 
 def _mixed(numbers: Tensor) -> Tensor:

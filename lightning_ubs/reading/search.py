@@ -260,7 +260,7 @@ class Search:
                 self.status = self._verified(Group([head], self._later))
                 if self.status == UNDECIDED:
                     return
-                rank_zero_info(f"The predictions are {self.status.removeprefix('verified: ')} ({head.text}).")
+                rank_zero_info(f"Predictions read from {head.text}: {self.status}.")
             self._later, self._doubts = Evidence(), 0
         elif self._later.proof is Proof.REFUTED and not self.believes(Group([head], None, head.targets)):
             shown, self._later = self._later, Evidence()

@@ -82,7 +82,8 @@ class IdVerification:
             raise ValueError(f"ids={ids!r} names no ids; use a batch key, a function (batch) -> ids, None or False.")
         self._ids = ids
         self._memory = LabelMemory()
-        self._rows = LossRows()
+        #: What sees each loss before its backward pass.
+        self.loss_rows = LossRows()
         self._labels: DatasetLabels | None = None
         self.begin(None)
 
@@ -99,7 +100,7 @@ class IdVerification:
         self._selected = self._warns_first = self._has_doubted = False
         self._place: Path | None = None
         self._has_warned = self._has_told_changes = False
-        self._rows.begin()
+        self.loss_rows.begin()
         # Labels that may be changed at each visit: how they differ so far, and whether that is sure.
         self._doubtful: Tensor | None = None
         self._are_changed = False
@@ -198,7 +199,7 @@ class IdVerification:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
         if self._planned is not None:
             self.drop_step()
-        self._rows.drop_step()
+        self.loss_rows.start_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
         is_new = plan.epoch not in self._epochs
@@ -211,6 +212,7 @@ class IdVerification:
             self._epochs.add(plan.epoch)
             self._selected |= selected
         self._planned, self._batch, self._where = plan[k], batch, f"epoch {plan.epoch}, batch {k}"
+        self.loss_rows.verified = len(self._planned)
         with self._together():
             if self._ids is not None:
                 self._compare_ids(plan[k], self._read_ids(batch))
@@ -229,11 +231,6 @@ class IdVerification:
     def is_due(self) -> bool:
         """Whether the targets of this step are to be compared."""
         return self._planned is not None
-
-    def see_loss(self, loss: Tensor) -> None:
-        """Before a backward pass: keep what its loss compares with, to tell whether the rows are those of the batch."""
-        if self._ids is not False:
-            self._rows.see(loss, 0 if self._planned is None else len(self._planned))
 
     def check_targets(self, targets: tuple[Tensor, ...]) -> None:
         """Compare what the loss of this step was given, before the optimizer steps; waits for the device.
@@ -262,7 +259,7 @@ class IdVerification:
         if not fitting:
             return
         rows = self._batch_labels(fitting[0])
-        is_seen, moved = (False, ()) if rows is None else self._rows.learn(rows, is_first=len(self._epochs) == 1)
+        is_seen, moved = (False, ()) if rows is None else self.loss_rows.learn(rows, is_first=len(self._epochs) == 1)
         if rows is not None and (_are_moved(fitting[0], rows) or (moved and not is_seen)):
             raise SelectionError(
                 f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
@@ -327,7 +324,7 @@ class IdVerification:
 
     def _check_rows(self) -> None:
         """The rows of the loss must have been those of the batch in all steps of the epoch."""
-        seen = self._rows.judge()
+        seen = self.loss_rows.judge()
         if world_size() > 1:
             seen = sum(gather_objects(seen), Differences())
         if seen.moved > seen.changed:
@@ -397,7 +394,7 @@ class IdVerification:
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self._rows.start_step(rows, self._memory.add(plan[k], rows))
+        self.loss_rows.start_step(rows, self._memory.add(plan[k], rows))
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 

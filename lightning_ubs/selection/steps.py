@@ -124,7 +124,7 @@ class TrainingSteps:
             session.check_one_fetch(k)
             self._verify(session, k, batch)
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
-        self.verification.see_loss(loss)
+        self.verification.loss_rows.see(loss)
         verifying = self.verification.is_due
         if self._is_reading or verifying:
             ids, own, first = plan[k], session.own_batch(batch), k == self._first_batch

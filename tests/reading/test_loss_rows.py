@@ -233,15 +233,14 @@ def test_rows_that_are_sorted_in_place_are_found() -> None:
 def test_the_very_tensor_of_the_batch_is_compared_without_a_computation() -> None:
     rows, seen = LossRows(), Y[:8].clone()
     logits = torch.randn(8, 5, requires_grad=True)
-    rows.see(bce(logits, seen), verified=8)
+    rows.verified = 8
+    rows.see(bce(logits, seen))
     assert rows.learn(seen, is_first=True) == (True, ())
     for target, waits in ((seen, 0), (seen.clone(), 1)):
-        rows.drop_step()
         rows.start_step(seen, seen.clone())
         rows.see(bce(logits, target))
         assert len(rows._waiting) == waits
     assert rows.judge() == Differences(batches=2)
-    rows.drop_step()
     rows.start_step(seen, seen.clone())
     rows.see(bce(logits, seen.flip(0)))
     assert rows.judge() == Differences(batches=1, moved=1, moved_rows=8)
