@@ -198,10 +198,10 @@ def in_code(labels: Tensor, targets: tuple[Tensor, ...]) -> Tensor | None:
     if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
         return None
     for target in targets:
-        if target.ndim == 2 and len(target) == len(labels):
+        if target.ndim == 2 and len(target) == len(labels) and bool((labels <= target.shape[1]).all()):
             classes = torch.arange(target.shape[1], device=labels.device)
             for code in (labels.unsqueeze(1) == classes, labels.unsqueeze(1) > classes):
-                if torch.equal(code, target.to(labels.device) > 0.5):
+                if torch.equal(code, target.to(labels.device) > 0.5) and bool((code != code[:1]).any()):
                     return code.double()
     return None
 
