@@ -148,7 +148,7 @@ def _check_section(key: str, part: Any) -> None:
 
 
 def target_of(config: Mapping[str, Any]) -> str | None:
-    """The user's own class or function that a part of the configuration names; None for what this package brings."""
+    """The user's own class or function that a part of the configuration names; None for a part of this package."""
     target = config.get("_target_")
     return None if target in (None, OWN_SELECTION) else str(target)
 
@@ -275,7 +275,7 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
     """The error for a key that a configuration does not have.
 
     Args:
-        key: dotted.
+        key: Dotted key.
         value: What was given for it.
         config: The configuration.
         run: The configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.

@@ -36,7 +36,7 @@ class Differences:
         moved: batches whose rows stood in another order.
         moved_rows: rows in these that did not stand in their place.
         changed: batches with other targets than the labels of the batch.
-        soft: batches of labels of 0 and 1 whose targets are not one number for each of them, as where samples are mixed.
+        soft: batches of labels of 0 and 1 whose targets are not one number for each, as where samples are mixed.
         own: labels that differ in changed batches.
         other: labels by which other samples differ in these.
     """
@@ -181,14 +181,14 @@ class LossRows:
         def sums(values: Tensor) -> Tensor:
             return values.new_zeros(len(sizes)).index_add_(0, of_batch, values)
 
-        differs = (labels != targets).long()
+        differs, known = (labels != targets).long(), ~_is_hidden(found).to(labels.device)
         count = sums(differs)
         # The sum of mixed numbers does not depend on their order; where all are alike, the target is no label.
         mixed, total = sums(_mixed(labels)), sums(_mixed(targets))
         is_constant = sums((targets != targets[firsts][of_batch]).long()) == 0
         moved = (count > 0) & (mixed == total)
-        changed = (count > 0) & (mixed != total) & ~is_constant
-        counted = changed[of_batch]
+        changed = (sums(differs * known) > 0) & (mixed != total) & ~is_constant
+        counted = changed[of_batch] & known
         own, other = bits(labels ^ targets) * counted, bits(labels ^ targets.roll(1)) * counted
         soft = soft & (count[-len(soft) :] == 0)
         sums_of_all = torch.stack(
@@ -224,6 +224,13 @@ def _soft_batches(waiting: list[tuple[Tensor, Tensor]]) -> Tensor:
         varies |= (spread > _SPREAD).any(1)
     varies = varies.to(labels.device) & ((labels == 0) | (labels == 1)).all()
     return torch.cat([varies, varies.new_zeros(len(waiting) - len(varies))])
+
+
+def _is_hidden(found: Tensor) -> Tensor:
+    """Which rows of targets may be masked: all alike, they tell nothing of the labels."""
+    if found.ndim == 1 or found.shape[1] == 1:
+        return torch.zeros(len(found), dtype=torch.bool, device=found.device)
+    return (found == found[:, :1]).all(1)
 
 
 def _mixed(numbers: Tensor) -> Tensor:

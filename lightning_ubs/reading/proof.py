@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,13 +93,10 @@ class Evidence:
             away = (probs - labels).abs()
             is_right |= away < _FITTED
             back = ~is_right & (away < _ON_ITS_SIDE)
-        sides = [labels < 0.5, labels >= 0.5]
-        sums = torch.stack(
-            [
-                torch.stack([part[side].sum().double() for side in sides])
-                for part in (weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back)
-            ]
-        ).tolist()
+        sides = torch.stack([labels < 0.5, labels >= 0.5]).flatten(1)
+        parts = torch.stack([weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back])
+        # Row by row, so that equal rows have equal sums.
+        sums = (parts.flatten(1).unsqueeze(1) * sides).sum(2).tolist()
         right, mass, squares, counts, pulled_back = ((side[0], side[1]) for side in sums)
         return self + Evidence(right, mass, squares, counts, pulled_back, told)
 
@@ -137,6 +135,13 @@ class Evidence:
     def value(self) -> float | None:
         """The smaller share."""
         return min((share for share in self.shares if share is not None), default=None)
+
+    @property
+    def decisive(self) -> float | None:
+        """The share that decides: the smaller one, of what is not on the side of its label already."""
+        counted = [mass - back for mass, back in zip(self.mass, self.back, strict=True)]
+        shares = [right / mass for right, mass in zip(self.right, counted, strict=True) if mass > 0]
+        return min(shares, default=None) if self.proof is Proof.REFUTED else self.value
 
     @property
     def proof(self) -> Proof:
@@ -183,6 +188,24 @@ def as_label_matrix(labels: Tensor, shape: tuple[int, ...], exclusive: bool) -> 
     return (index == classes).double().masked_fill(index < 0, torch.nan)
 
 
+def in_code(labels: Tensor, targets: tuple[Tensor, ...]) -> Tensor | None:
+    """One class per sample in the code in which a loss has it: one column per class, or ordinal levels that it exceeds.
+
+    >>> in_code(torch.tensor([2, 0]), (torch.tensor([[1.0, 1.0], [0.0, 0.0]]),))
+    tensor([[1., 1.],
+            [0., 0.]], dtype=torch.float64)
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        return None
+    for target in targets:
+        if target.ndim == 2 and len(target) == len(labels):
+            classes = torch.arange(target.shape[1], device=labels.device)
+            for code in (labels.unsqueeze(1) == classes, labels.unsqueeze(1) > classes):
+                if torch.equal(code, target.to(labels.device) > 0.5):
+                    return code.double()
+    return None
+
+
 def _binary(values: Tensor) -> Tensor | None:
     """Zeros and ones; −1 beside zeros is an unknown label, else a negative one; soft ones are rounded."""
     finite = values[values.isfinite()]
@@ -221,11 +244,23 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     verdicts = [compare(one.cpu(), given.cpu()) for one in targets]
     for one, verdict in zip(targets, verdicts, strict=True):
         if verdict is Rows.SAME:
-            hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
-            known = labels.masked_fill(hidden, torch.nan).nan_to_num(0.0)
-            _, alike = torch.unique(known, dim=0, return_counts=True)
-            return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
+            shown = labels > 0.5
+            return _orders(shown & one.isfinite().to(shown.device) if one.shape == labels.shape else shown)
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def told_at_once(targets: tuple[Tensor, ...], given: Tensor) -> float:
+    """The same where the first of the targets are these numbers, bit by bit; 0 where more must be looked at."""
+    if not targets or targets[0].ndim != 2 or targets[0].dtype != given.dtype or targets[0].device != given.device:
+        return 0.0
+    return _orders(given > 0.5) if torch.equal(targets[0], given) else 0.0
+
+
+def _orders(rows: Tensor) -> float:
+    """How many orders of rows of truth values look different, as a logarithm."""
+    packed = np.packbits(rows.cpu().numpy(), axis=1)
+    _, alike = np.unique(packed.view(f"V{packed.shape[1]}"), return_counts=True)
+    return math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
 
 
 def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:

@@ -337,8 +337,8 @@ class IdVerification:
         if seen.soft:
             with self._together(self._warns_first):
                 raise SelectionError(
-                    f"in at least {seen.soft} of {seen.batches} batches of this epoch, the targets of the loss were soft: "
-                    f"{_MIXED}"
+                    f"in at least {seen.soft} of {seen.batches} batches of this epoch, the targets of the loss were "
+                    f"soft: {_MIXED}"
                 )
         if not seen.changed or self._ids is not None:
             return
@@ -389,20 +389,22 @@ class IdVerification:
 
     def _see_rows(self, plan: EpochPlan, k: int, batch: Any) -> None:
         """A step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
-        planned, where = plan.rank_size(k), f"epoch {plan.epoch}, batch {k}"
+        ids = plan[k]
+        planned = len(ids)
         known = None if self._place is None else part_at(batch, self._place)
         rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
         count = _rows_in(batch) if rows is None else len(rows)
         if count is not None and (count < planned or (rows is not None and count > planned and self._ids is not False)):
             which, how = ("missing", "drops") if count < planned else ("added", "adds")
             raise SelectionError(
-                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
-                f"which are {which}. A collate function that {how} samples is the likely cause: leave bad samples out "
-                "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
+                f"epoch {plan.epoch}, batch {k} has rows for {count} samples, but the planned batch has {planned}, so "
+                f"it cannot be told which are {which}. A collate function that {how} samples is the likely cause: "
+                "leave bad samples out of the dataset (torch.utils.data.Subset), or let the collate function keep a "
+                "row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self.loss_rows.start_step(rows, self._memory.add(plan[k], rows))
+        self.loss_rows.start_step(rows, self._memory.add(ids, rows))
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
@@ -435,7 +437,6 @@ class IdVerification:
         """
         usual = batch_targets(self._batch)
         same, moved, named = [], [], []
-        is_telling = len(torch.unique(targets, dim=0)) > 2  # a yes and a no are in many parts of a batch
         for path, part in leaves(self._batch):
             if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
                 continue
@@ -444,7 +445,7 @@ class IdVerification:
             fitted = None if fitted is None else fitted.cpu()
             if fitted is not None and compare(targets, fitted) is Verdict.SAME:
                 same.append((path, fitted))
-            elif fitted is not None and (is_usual or is_telling) and _are_moved(targets, fitted):
+            elif fitted is not None and (is_usual or _is_telling(targets)) and _are_moved(targets, fitted):
                 moved.append((path, fitted))
             elif is_usual:
                 named.append((path, part.detach().cpu() if fitted is None else fitted))
@@ -615,6 +616,11 @@ def _may_be_others(found: Tensor, shown: Tensor) -> bool:
     return not is_of_classes and compare(found, shown) is Verdict.DIFFERENT
 
 
+def _is_telling(targets: Tensor) -> bool:
+    """Whether there are more than two kinds of rows: a yes and a no are in many parts of a batch."""
+    return len(torch.unique(targets, dim=0)) > 2
+
+
 def _are_moved(targets: Tensor, rows: Tensor) -> bool:
     """Whether the rows of the loss are those of the batch in another order; a few values alike are no proof."""
     known = targets.reshape(len(targets), -1)
@@ -632,8 +638,9 @@ def _are_recoded(targets: Tensor, labels: Tensor) -> bool:
     """Whether targets are these labels in another code, row by row, such as the levels below a class."""
     if len(targets) != len(labels):
         return False
-    code = Recoding(signatures(labels, hold_classes(labels)), signatures(targets, hold_classes(targets)))
-    return code.tells and code.fits
+    one, other = signatures(labels, hold_classes(labels)), signatures(targets, hold_classes(targets))
+    code = Recoding(one, other)
+    return (code.tells and code.fits) or torch.equal(one, other)  # a batch of the first two classes, say
 
 
 def _rows_in(batch: Any) -> int | None:
