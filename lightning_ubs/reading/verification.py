@@ -265,7 +265,7 @@ class IdVerification:
                 f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
                 f"credited to other samples. {_KEEP_ORDER}"
             )
-        verdict = self._compare_labels(planned, fitting[0])
+        verdict = self._compare_labels(planned, fitting[0], rows)
         if rows is not None and verdict is Verdict.INCOMPARABLE and self._ids is None:
             self._compare_with_batch(fitting[0], rows)
         self._remember(planned, rows)
@@ -334,6 +334,12 @@ class IdVerification:
                 f"in {seen.moved} of {seen.batches} batches of this epoch, {seen.moved_rows} rows of the loss stood in "
                 f"another order than in the batch, so predictions were credited to other samples. {_KEEP_ORDER}"
             )
+        if seen.soft:
+            with self._together(self._warns_first):
+                raise SelectionError(
+                    f"in at least {seen.soft} of {seen.batches} batches of this epoch, the targets of the loss were "
+                    f"soft: {_MIXED}"
+                )
         if not seen.changed or self._ids is not None:
             return
         told = (
@@ -480,7 +486,7 @@ class IdVerification:
             if self._is_resumed:
                 self._check_resumed()
 
-    def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
+    def _compare_labels(self, planned: Tensor, targets: Tensor, rows: Tensor | None) -> Verdict:
         column = None if self._labels is None else self._labels.column
         shown = None if column is None else _rows_of(column, planned)
         verdict = Verdict.INCOMPARABLE if shown is None or self._are_changed else compare(targets, shown)
@@ -494,7 +500,9 @@ class IdVerification:
                 f"{column.name if column else ''} shows them), so predictions would be credited to other "
                 f"samples. {_CAUSES}{'' if self._labels is None or self._labels.is_given else _OTHER_LABELS}"
             )
-        if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
+        is_smoothed = rows is not None and not has_mixed_values(rows) and compare(targets, rows) is Verdict.SAME
+        is_mixed = verdict is Verdict.INCOMPARABLE and has_mixed_values(targets) and not is_smoothed
+        if verdict is Verdict.MIXED or is_mixed:
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
         if verdict is Verdict.INCOMPARABLE:
             log.debug("%s: the dataset shows no labels to compare with.", self._where)
