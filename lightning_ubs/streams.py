@@ -258,16 +258,16 @@ class _LitDataChunks:
         return loader
 
     @staticmethod
-    def _look_once(loader: Any, block: int, path: str) -> None:
+    def _look_once(reads: Any, block: int, path: str) -> None:
         """A chunk without tables or compressed frames has none for any sample; litdata looks again at each of them."""
         from litdata.streaming import item_loader
 
         # Without these names, litdata reads samples in another way than the one that is shortened here.
         skip = getattr(item_loader, "_BATCH_SKIP", None)
-        batched = getattr(loader, "_load_batched_item", None)
-        mapped = getattr(loader, "_mmap", None) is not None
+        batched = getattr(reads, "_load_batched_item", None)
+        mapped = getattr(reads, "_mmap", None) is not None
         if skip is not None and batched is not None and mapped and batched(block, path, 0) is skip:
-            loader._load_batched_item = lambda *_: skip
+            reads._load_batched_item = lambda *_: skip
 
     def _first(self, block: int) -> int:
         return int(self.config.intervals[block][0])

@@ -97,7 +97,9 @@ class IdVerification:
         self._dataset = None if labels is None or self._ids is not None else labels.dataset
         self._epochs: set[int] = set()
         self._steps = 0
-        self._selected = self._warns_first = self._has_doubted = False
+        self._selected = self._warns_first = False
+        # How many epochs had begun when a doubt was said, which the next epoch may confirm.
+        self._doubted_in: int | None = None
         self._place: Path | None = None
         self._has_warned = self._has_told_changes = False
         self.loss_rows.begin()
@@ -315,7 +317,7 @@ class IdVerification:
             total = sum(counts[1:], counts[0]) if counts else None
             if total is not None and (_is_noise(total) or any(is_sure for _, is_sure in told)):
                 self._settle_changed(total)
-        with self._together():
+        with self._together(self._warns_first):
             if self._doubtful is not None and self._labels is not None:
                 found = judged(self._doubtful)
                 seen = "some" if found is None else f"{found.changed} of {found.compared}"
@@ -364,8 +366,11 @@ class IdVerification:
         if world_size() > 1:
             told = gather_objects(told[0])
         others = [f"on process {rank}: {message}" for rank, message in enumerate(told) if message is not None]
-        if others and warns_first and not self._has_doubted:
-            self._has_doubted = True
+        if others and warns_first and self._doubted_in == len(self._epochs):
+            self.drop_step()
+            return
+        if others and warns_first and self._doubted_in is None:
+            self._doubted_in = len(self._epochs)
             self.drop_step()
             first = next(message for message in told if message is not None)
             rank_zero_warn(
