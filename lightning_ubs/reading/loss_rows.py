@@ -190,7 +190,7 @@ class LossRows:
         changed = (sums(differs * known) > 0) & (mixed != total) & ~is_constant
         counted = changed[of_batch] & known
         own, other = bits(labels ^ targets) * counted, bits(labels ^ targets.roll(1)) * counted
-        soft = soft & (count[-len(soft) :] == 0)
+        soft = soft & (count[-len(soft) :] == 0) & (self._code is None)  # another code is no mixture
         sums_of_all = torch.stack(
             [moved.sum(), (count * moved).sum(), changed.sum(), soft.sum(), own.sum(), other.sum()]
         )
