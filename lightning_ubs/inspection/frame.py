@@ -287,7 +287,9 @@ class KnownLabels:
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         if isinstance(names, str) or not (names is None or all(isinstance(name, str) for name in names)):
-            raise ValueError(f"label_names={names!r} must be a list of strings, one per label.")
+            raise ValueError(
+                f"label_names={names!r} must be a list of strings, one per label; leave it out for numbers."
+            )
         self._given = None if names is None else list(names)
         self._found: list[str] = []
         self._column: Column | None = None

@@ -10,10 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, operands, origin
+from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, follow, operands, origin
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 from lightning_ubs.reading.proof import (
     PASSED,
+    SURE,
     Evidence,
     Proof,
     as_label_matrix,
@@ -22,6 +23,7 @@ from lightning_ubs.reading.proof import (
     is_of_labels,
     one_per_row,
     same_values,
+    told_at_once,
     told_by,
 )
 from lightning_ubs.reading.scale import Scale, fit_forms
@@ -153,6 +155,17 @@ class Head:
             return False
         return same_values(raw, self.predictions, self.kind) is not None
 
+    def see_pull(self, gradient: Tensor | None) -> Tensor | None:
+        """How the loss pulls at it, (rows, q), by the ``gradient`` that arrived at ``edge``; None if nothing did."""
+        self.pulled_targets = self.targets
+        if gradient is None or gradient.numel() != self.shape[0] * self.shape[1]:
+            return None
+        pull = gradient.reshape(self.shape)
+        pull = -pull if self.variant[1] else pull
+        pull = pull if self.sign is None else pull * self.sign.to(pull)
+        self.pulled_targets = tuple(_where_pulled(one, pull) for one in self.targets)
+        return pull
+
     def prove(self, gradient: Tensor | None, label_sets: list[Tensor]) -> None:
         """Take the evidence of this step; waits for the device.
 
@@ -162,14 +175,7 @@ class Head:
             gradient: what arrived at ``edge``.
             label_sets: labels of these samples, the surest first.
         """
-        pull = None
-        if gradient is not None and gradient.numel() == self.shape[0] * self.shape[1]:
-            pull = gradient.reshape(self.shape)
-            pull = -pull if self.variant[1] else pull
-            pull = pull if self.sign is None else pull * self.sign.to(pull)
-            self.pulled_targets = tuple(_where_pulled(one, pull) for one in self.targets)
-        else:
-            self.pulled_targets = self.targets
+        pull = self.see_pull(gradient)
         if self.is_of_module and self.kind in (None, Kind.LOGITS) and pull is not None and _is_of_classes(pull):
             self.exclusive = any(_are_classes(one, self.shape) for one in label_sets)
             self.kind = Kind.SOFTMAX if self.exclusive else self.kind
@@ -199,6 +205,8 @@ class Head:
             is_surer = before is None or seen.proof is Proof.PROVEN
             if is_nearer or (is_surer and (before is None or before.proof is not Proof.PROVEN)):
                 self.evidence, self.labels = seen, labels
+            if self.evidence is not None and self.evidence.told and self.evidence.proof is Proof.PROVEN:
+                return  # no other labels could change that
 
 
 def _is_of_classes(pull: Tensor) -> bool:
@@ -230,20 +238,35 @@ class BackwardPass:
         label_sets: labels of these samples, the surest first.
         watched: what modules returned.
         number: of the backward pass within the step.
+        terms: places of one head; where the loss shows it at all of them and compares it with the labels, no other head
+            is looked for.
     """
 
-    def __init__(self, loss: Tensor, rows: int, label_sets: list[Tensor], watched: list[Watched], number: int) -> None:
-        self._graph = graph = LossGraph(loss, rows)
+    def __init__(
+        self,
+        loss: Tensor,
+        rows: int,
+        label_sets: list[Tensor],
+        watched: list[Watched],
+        number: int,
+        terms: tuple[TermPlace, ...] = (),
+    ) -> None:
         self._labels = label_sets
         #: Shapes of what has no row per sample.
-        self.unfitting = [tuple(one.shape) for one in graph.unfitting]
-        self._heads = _heads_of_loss(graph, rows, watched, number, knows_labels=bool(label_sets))
-        # Without labels, what modules return is as good as anything.
-        if label_sets:
-            known = {head.origin for head in self._heads}
-            self._heads += [
-                head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
-            ]
+        self.unfitting: list[tuple[int, ...]] = []
+        self._heads = _heads_at(loss, rows, terms, number) if label_sets else []
+        self._told = [told_at_once(head.targets, label_sets[0]) for head in self._heads if head.targets]
+        self._graph: LossGraph | None = None
+        if min(self._told, default=0.0) < SURE:
+            self._graph = graph = LossGraph(loss, rows)
+            self.unfitting = [tuple(one.shape) for one in graph.unfitting]
+            self._heads = _heads_of_loss(graph, rows, watched, number, knows_labels=bool(label_sets))
+            # Without labels, what modules return is as good as anything.
+            if label_sets:
+                known = {head.origin for head in self._heads}
+                self._heads += [
+                    head for head in _heads_of_modules(graph, rows, watched, number) if head.origin not in known
+                ]
         self._pulls = Pulls(head.edge for head in self._heads) if label_sets else None
         self._judged: int | None = None
 
@@ -251,6 +274,11 @@ class BackwardPass:
         """Everything that may be the predictions, with the evidence for each, if the backward pass is over."""
         if self._pulls is not None and self._judged != self._pulls.count:
             self._judged = self._pulls.count
+            if self._graph is None:
+                for head in self._heads:
+                    head.see_pull(self._pulls.at(head.edge))
+                    head.evidence = Evidence(told=min(self._told) if head.targets else 0.0)
+                return self._heads
             for head in self._heads:
                 head.evidence = None
                 head.prove(self._pulls.at(head.edge), self._labels)
@@ -261,7 +289,7 @@ class BackwardPass:
                 if not (one.is_distance and one.is_of_others) and not (one.is_told_by_labels and one.evidence is None)
             ]
             for head in self._heads:
-                if head.evidence is not None and self._is_changed(head):
+                if head.evidence is not None and self._is_changed(head, self._graph):
                     head.evidence.is_changed = True
                 if head.evidence is not None and self._is_moved(head):
                     head.evidence.is_moved = True
@@ -277,7 +305,7 @@ class BackwardPass:
                 return True
         return False
 
-    def _is_changed(self, head: Head) -> bool:
+    def _is_changed(self, head: Head, graph: LossGraph) -> bool:
         """Whether the loss compares something else with the labels, which it makes of a head; waits for the device.
 
         What it compares is seen where logarithms are pulled up on positives, and in differences from the labels.
@@ -298,7 +326,7 @@ class BackwardPass:
                 if float(far.sum()) <= max(_SAME, rounding) * len(far):
                     return False
                 others += [one.edge] if len(far) >= _SOME else []
-        for edge, difference in self._graph.differences:
+        for edge, difference in graph.differences:
             if difference.shape != probs.shape:
                 continue
             told = is_difference(difference.float(), probs, labels)
@@ -306,13 +334,14 @@ class BackwardPass:
                 return False
             if told is False and len(labels) >= _SOME:
                 others.append(edge)
-        return any(self._graph.is_above(edge, head.edge) for edge in others)
+        return any(graph.is_above(edge, head.edge) for edge in others)
 
     def stop(self) -> None:
         """Keep nothing of the graph."""
         if self._pulls is not None:
             self._pulls.stop()
-        self._graph.stop()
+        if self._graph is not None:
+            self._graph.stop()
 
 
 def _is_threshold(change: Tensor, predictions: Tensor | None) -> bool:
@@ -324,6 +353,30 @@ def _is_threshold(change: Tensor, predictions: Tensor | None) -> bool:
         return False
     one, other = predictions[on], predictions[~on]
     return bool((one.amin() >= other.amax()) | (one.amax() <= other.amin())) if len(other) else False
+
+
+def _heads_at(loss: Tensor, rows: int, terms: tuple[TermPlace, ...], number: int) -> list[Head]:
+    """One head at all of the places where the loss showed it before; none if it is not at each of them."""
+    heads: list[Head] = []
+    for term in terms:
+        one = follow(loss, rows, term)
+        if one is None or one.predictions is None or (heads and one.origin != heads[0].origin):
+            return []
+        place, exclusive = Place("loss", str(term), "", term, number), _is_exclusive(one)
+        heads.append(
+            Head(
+                place,
+                one.kind,
+                one.predictions,
+                one.shape,
+                one.targets,
+                one.pulled_edge,
+                one.origin,
+                str(one),
+                exclusive=exclusive,
+            )
+        )
+    return heads
 
 
 def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: int, knows_labels: bool) -> list[Head]:
@@ -348,7 +401,7 @@ def _heads_of_loss(graph: LossGraph, rows: int, watched: list[Watched], number: 
             predictions,
             one.shape,
             one.targets,
-            graph.pulled_edge(one),
+            one.pulled_edge,
             one.origin,
             str(one),
             above,

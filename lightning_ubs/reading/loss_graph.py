@@ -152,6 +152,13 @@ class Candidate:
         return origin(self.edge)
 
     @property
+    def pulled_edge(self) -> Edge:
+        """Where all that the loss makes of the head was added up, if that has its form."""
+        below = origin(self.edge, through_turns=False)
+        form = None if below[0] is None else _form(*below)
+        return below if form is not None and tuple(form.shape) == self.shape else self.edge
+
+    @property
     def opposite(self) -> TermPlace | None:
         """The same place with the other sign, if the loss does not tell the sign of the predictions."""
         tells = self.place.node not in _HALVES or self.place.mirrors
@@ -238,12 +245,6 @@ class LossGraph:
                 if level.numel() in (1, self._rows):
                     sign = sign.to(level.device) * level.double().sign().reshape(-1, 1)
         return sign
-
-    def pulled_edge(self, candidate: Candidate) -> Edge:
-        """Where all that the loss makes of a candidate's head was added up, if that has its form."""
-        below = origin(candidate.edge, through_turns=False)
-        form = _form(*below) if below[0] in self._parents else None
-        return below if form is not None and tuple(form.shape) == candidate.shape else candidate.edge
 
     def _candidates(self, node: Any) -> list[Candidate]:
         below = node.next_functions[_compared(node)[1]][0]
@@ -424,7 +425,7 @@ class Pulls:
         self.count += 1
 
 
-def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
+def follow(loss: Tensor, rows: int, place: TermPlace, needs_targets: bool = True) -> Candidate | None:
     """What stands at a place that an earlier search found; None if this loss is built another way."""
     node: Any = loss.grad_fn
     parent, index = None, -1
@@ -439,7 +440,8 @@ def follow(loss: Tensor, rows: int, place: TermPlace) -> Candidate | None:
         predictions = as_rows(saved, rows)
         if predictions is None:
             return None
-        target, shape = _target(node, parent, index, place), tuple(predictions.shape)
+        shape = tuple(predictions.shape)
+        target = _target(node, parent, index, place) if needs_targets else None
         targets = () if target is None else _shaped(target, saved, (), shape)
         edge = (node, 0) if place.node in _ACTIVATIONS else node.next_functions[number]
         return Candidate(place, _TERMS[place.node].kind, predictions, shape, targets, edge, fits=True)

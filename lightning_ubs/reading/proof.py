@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,13 +93,10 @@ class Evidence:
             away = (probs - labels).abs()
             is_right |= away < _FITTED
             back = ~is_right & (away < _ON_ITS_SIDE)
-        sides = [labels < 0.5, labels >= 0.5]
-        sums = torch.stack(
-            [
-                torch.stack([part[side].sum().double() for side in sides])
-                for part in (weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back)
-            ]
-        ).tolist()
+        sides = torch.stack([labels < 0.5, labels >= 0.5]).flatten(1)
+        parts = torch.stack([weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back])
+        # Row by row, so that equal rows have equal sums.
+        sums = (parts.flatten(1).unsqueeze(1) * sides).sum(2).tolist()
         right, mass, squares, counts, pulled_back = ((side[0], side[1]) for side in sums)
         return self + Evidence(right, mass, squares, counts, pulled_back, told)
 
@@ -246,11 +244,23 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     verdicts = [compare(one.cpu(), given.cpu()) for one in targets]
     for one, verdict in zip(targets, verdicts, strict=True):
         if verdict is Rows.SAME:
-            hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
-            known = labels.masked_fill(hidden, torch.nan).nan_to_num(0.0)
-            _, alike = torch.unique(known, dim=0, return_counts=True)
-            return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
+            shown = labels > 0.5
+            return _orders(shown & one.isfinite().to(shown.device) if one.shape == labels.shape else shown)
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def told_at_once(targets: tuple[Tensor, ...], given: Tensor) -> float:
+    """The same where the first of the targets are these numbers, bit by bit; 0 where more must be looked at."""
+    if not targets or targets[0].ndim != 2 or targets[0].dtype != given.dtype or targets[0].device != given.device:
+        return 0.0
+    return _orders(given > 0.5) if torch.equal(targets[0], given) else 0.0
+
+
+def _orders(rows: Tensor) -> float:
+    """How many orders of rows of truth values look different, as a logarithm."""
+    packed = np.packbits(rows.cpu().numpy(), axis=1)
+    _, alike = np.unique(packed.view(f"V{packed.shape[1]}"), return_counts=True)
+    return math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
 
 
 def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:

@@ -56,6 +56,8 @@ class Search:
         self.other_passes: set[int] = set()
         #: Number of labels, if it is known.
         self.num_labels: int | None = None
+        # All places of the chosen head, by the backward pass of a step.
+        self._terms: dict[int, tuple[TermPlace, ...]] = {}
         self._evidence: dict[Place, Evidence] = {}
         self._later, self._doubts = Evidence(), 0
         self._steps = 0
@@ -85,9 +87,13 @@ class Search:
         return bool(self._passes)
 
     def look(self, loss: Tensor, rows: int, labels: list[Tensor], watched: list[Watched]) -> None:
-        """Find every head of a loss before its backward pass, which then shows how the loss pulls at it."""
-        self.labels = labels
-        self._passes.append(BackwardPass(loss, rows, labels, watched, len(self._passes)))
+        """Find every head of a loss before its backward pass, which then shows how the loss pulls at it.
+
+        Once it is clear which head is read, that one alone, as long as the loss has the same form.
+        """
+        self.labels, number = labels, len(self._passes)
+        terms = () if self.is_open or self.status != VERIFIED else self._terms.get(number, ())
+        self._passes.append(BackwardPass(loss, rows, labels, watched, number, terms))
 
     @property
     def unfitting(self) -> list[tuple[int, ...]]:
@@ -183,6 +189,7 @@ class Search:
             numbers = {head.place.backward_pass for head in group.heads}
             twins = {head.place.backward_pass for head in self.heads if head.place.term in self.ways}
             self.other_passes = {number for number in twins if number < min(numbers)}
+            self._terms = _terms_of(group, self.heads)
         if group is None:
             self.status = OTHER_VALUES
         elif group.evidence is None:
@@ -298,6 +305,21 @@ class Search:
         if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(target)):
             return True
         return any(are_rows_permuted(target, other.cpu()) for other in targets[1:])
+
+
+def _terms_of(group: Group, heads: list[Head]) -> dict[int, tuple[TermPlace, ...]]:
+    """Where the loss shows the head of a group, in each backward pass; nothing if it does not show it as it is."""
+    one = group.heads[0]
+    same = [head for head in heads if head.origin == one.origin and head.variant == one.variant]
+    terms: dict[int, tuple[TermPlace, ...]] = {}
+    for head in same:
+        if head.place.source != "loss" or head.place.term is None or head.predictions is None:
+            return {}
+        if head.changes or head.is_told_by_labels or (head.sign is not None and bool((head.sign < 0).any())):
+            return {}
+        number = head.place.backward_pass
+        terms[number] = (*terms.get(number, ()), head.place.term)
+    return terms
 
 
 def _tells(group: Group) -> bool:

@@ -225,7 +225,9 @@ class LabelMemory:
         waiting, self._waiting = self._waiting, []
         if not waiting or self._table is None:
             return
-        found = torch.cat([signatures(rows, bool(self._classes)) for _, rows in waiting])
+        kinds = {rows.shape[1:] for _, rows in waiting}
+        parts = [torch.cat([rows for _, rows in waiting])] if len(kinds) == 1 else [rows for _, rows in waiting]
+        found = torch.cat([signatures(rows, bool(self._classes)) for rows in parts])
         self._table = self._table.to(found.device)
         ids = torch.cat([ids for ids, _ in waiting]).to(found.device, non_blocking=True)
         expected = self._table[ids]

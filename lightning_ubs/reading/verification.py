@@ -265,7 +265,7 @@ class IdVerification:
                 f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
                 f"credited to other samples. {_KEEP_ORDER}"
             )
-        verdict = self._compare_labels(planned, fitting[0])
+        verdict = self._compare_labels(planned, fitting[0], rows)
         if rows is not None and verdict is Verdict.INCOMPARABLE and self._ids is None:
             self._compare_with_batch(fitting[0], rows)
         self._remember(planned, rows)
@@ -310,9 +310,11 @@ class IdVerification:
     def _check_doubts(self) -> None:
         """What one process is sure of, or all of them together are, holds for all."""
         if world_size() > 1:
-            counts = [one for one in gather_objects(self._doubtful) if one is not None]
-            self._are_changed = any(gather_objects(self._are_changed)) or (bool(counts) and _is_noise(sum(counts)))
-            self._doubtful = None if self._are_changed else self._doubtful
+            told = gather_objects((self._doubtful, self._are_changed))
+            counts = [one for one, _ in told if one is not None]
+            total = sum(counts[1:], counts[0]) if counts else None
+            if total is not None and (_is_noise(total) or any(is_sure for _, is_sure in told)):
+                self._settle_changed(total)
         with self._together():
             if self._doubtful is not None and self._labels is not None:
                 found = judged(self._doubtful)
@@ -332,6 +334,12 @@ class IdVerification:
                 f"in {seen.moved} of {seen.batches} batches of this epoch, {seen.moved_rows} rows of the loss stood in "
                 f"another order than in the batch, so predictions were credited to other samples. {_KEEP_ORDER}"
             )
+        if seen.soft:
+            with self._together(self._warns_first):
+                raise SelectionError(
+                    f"in at least {seen.soft} of {seen.batches} batches of this epoch, the targets of the loss were "
+                    f"soft: {_MIXED}"
+                )
         if not seen.changed or self._ids is not None:
             return
         told = (
@@ -381,20 +389,22 @@ class IdVerification:
 
     def _see_rows(self, plan: EpochPlan, k: int, batch: Any) -> None:
         """A step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
-        planned, where = plan.rank_size(k), f"epoch {plan.epoch}, batch {k}"
+        ids = plan[k]
+        planned = len(ids)
         known = None if self._place is None else part_at(batch, self._place)
         rows = known if isinstance(known, Tensor) and known.ndim > 0 else None
         count = _rows_in(batch) if rows is None else len(rows)
         if count is not None and (count < planned or (rows is not None and count > planned and self._ids is not False)):
             which, how = ("missing", "drops") if count < planned else ("added", "adds")
             raise SelectionError(
-                f"{where} has rows for {count} samples, but the planned batch has {planned}, so it cannot be told "
-                f"which are {which}. A collate function that {how} samples is the likely cause: leave bad samples out "
-                "of the dataset (torch.utils.data.Subset), or let the collate function keep a row for each."
+                f"epoch {plan.epoch}, batch {k} has rows for {count} samples, but the planned batch has {planned}, so "
+                f"it cannot be told which are {which}. A collate function that {how} samples is the likely cause: "
+                "leave bad samples out of the dataset (torch.utils.data.Subset), or let the collate function keep a "
+                "row for each."
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self.loss_rows.start_step(rows, self._memory.add(plan[k], rows))
+        self.loss_rows.start_step(rows, self._memory.add(ids, rows))
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
@@ -427,7 +437,6 @@ class IdVerification:
         """
         usual = batch_targets(self._batch)
         same, moved, named = [], [], []
-        is_telling = len(torch.unique(targets, dim=0)) > 2  # a yes and a no are in many parts of a batch
         for path, part in leaves(self._batch):
             if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
                 continue
@@ -436,7 +445,7 @@ class IdVerification:
             fitted = None if fitted is None else fitted.cpu()
             if fitted is not None and compare(targets, fitted) is Verdict.SAME:
                 same.append((path, fitted))
-            elif fitted is not None and (is_usual or is_telling) and _are_moved(targets, fitted):
+            elif fitted is not None and (is_usual or _is_telling(targets)) and _are_moved(targets, fitted):
                 moved.append((path, fitted))
             elif is_usual:
                 named.append((path, part.detach().cpu() if fitted is None else fitted))
@@ -477,7 +486,7 @@ class IdVerification:
             if self._is_resumed:
                 self._check_resumed()
 
-    def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
+    def _compare_labels(self, planned: Tensor, targets: Tensor, rows: Tensor | None) -> Verdict:
         column = None if self._labels is None else self._labels.column
         shown = None if column is None else _rows_of(column, planned)
         verdict = Verdict.INCOMPARABLE if shown is None or self._are_changed else compare(targets, shown)
@@ -491,7 +500,9 @@ class IdVerification:
                 f"{column.name if column else ''} shows them), so predictions would be credited to other "
                 f"samples. {_CAUSES}{'' if self._labels is None or self._labels.is_given else _OTHER_LABELS}"
             )
-        if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
+        is_smoothed = rows is not None and not has_mixed_values(rows) and compare(targets, rows) is Verdict.SAME
+        is_mixed = verdict is Verdict.INCOMPARABLE and has_mixed_values(targets) and not is_smoothed
+        if verdict is Verdict.MIXED or is_mixed:
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
         if verdict is Verdict.INCOMPARABLE:
             log.debug("%s: the dataset shows no labels to compare with.", self._where)
@@ -513,15 +524,24 @@ class IdVerification:
             return False
         self._doubtful = counts
         if _is_noise(counts):
-            self._doubtful, self._are_changed = None, True
-            rank_zero_warn(
-                f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
-                f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
-                "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
-                "other samples, let index i mean one sample throughout.",
-                category=UserWarning,
-            )
+            self._are_changed = True
+            if world_size() == 1:
+                self._settle_changed(counts)
         return True
+
+    def _settle_changed(self, counts: Tensor) -> None:
+        """The dataset changes its labels at each visit."""
+        self._are_changed, self._doubtful = True, None
+        found = judged(counts)
+        assert self._labels is not None
+        assert found is not None
+        rank_zero_warn(
+            f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
+            f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
+            "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
+            "other samples, let index i mean one sample throughout.",
+            category=UserWarning,
+        )
 
     @property
     def _is_unsure(self) -> bool:
@@ -594,6 +614,11 @@ def _may_be_others(found: Tensor, shown: Tensor) -> bool:
         return True
     is_of_classes = shown.ndim == 1 and bool((found.sum(1) == 1).all())
     return not is_of_classes and compare(found, shown) is Verdict.DIFFERENT
+
+
+def _is_telling(targets: Tensor) -> bool:
+    """Whether there are more than two kinds of rows: a yes and a no are in many parts of a batch."""
+    return len(torch.unique(targets, dim=0)) > 2
 
 
 def _are_moved(targets: Tensor, rows: Tensor) -> bool:
