@@ -127,8 +127,9 @@ def fit_forms(logits: Tensor, pull: Tensor, labels: Tensor, exclusive: bool) -> 
         size = (pull if side == 0 else -pull) * used
         size = size / size.square().sum().sqrt().clamp(min=1e-300)
         fits = [
-            _fitted(size, form * used, used, along, with_constant)
-            for form, along, with_constant in _forms(z if side == 0 else -z, exclusive)
+            one
+            for forms, along, with_constant in _forms(z if side == 0 else -z, exclusive)
+            for one in _fitted(size, forms * used, used, along, with_constant)
         ]
         left.append(tuple(one[0] for one in fits))
         variance.append(tuple(one[1] for one in fits))
@@ -138,37 +139,38 @@ def fit_forms(logits: Tensor, pull: Tensor, labels: Tensor, exclusive: bool) -> 
 
 
 def _forms(z: Tensor, exclusive: bool) -> list[tuple[Tensor, int, bool]]:
-    """(form of the pull on negatives, axis along which its factor is the same, whether a constant is added)."""
+    """(forms (f, rows, q) of the pull on negatives, axis along which factors are the same, if a constant is added)."""
     if exclusive:
-        p = z.softmax(1)
+        p = z.softmax(1).unsqueeze(0)
         return [(p, 0, True), (p, 0, False), (p, 1, False)]
     p, q = z.sigmoid(), (-z).sigmoid()
     forms = [p, p * q, p * p * q]  # cross-entropy; absolute differences and Dice; squares
-    forms += [p**g * (p - g * q * torch.nn.functional.logsigmoid(-z)) for g in (0.5, 1, 2, 3, 4, 5)]  # focal
-    forms += [p ** (1 + g) for g in (0.5, 1, 2, 3, 4, 5)]  # focal with weights that are no part of the gradient
+    log = torch.nn.functional.logsigmoid(-z)
+    powers = [p**g for g in (0.5, 1, 2, 3, 4, 5)]
+    forms += [power * (p - g * q * log) for g, power in zip((0.5, 1, 2, 3, 4, 5), powers, strict=True)]  # focal
+    forms += [p * power for power in powers]  # focal with weights that are no part of the gradient
     shifted = (p - _MARGIN).clamp(min=0)
     forms += [p * q / (q + _MARGIN) * shifted**g for g in (1, 2, 3, 4)]  # asymmetric, likewise
-    by_label = [(p, 0, True), *((form, 0, False) for form in forms)]
+    by_label = [(p.unsqueeze(0), 0, True), (torch.stack(forms), 0, False)]
+    if z.shape[1] < 2:
+        return by_label
     # Per sample: weights of samples, and losses of all negatives or positives together, as ZLPR.
-    by_sample = (*forms[:3], z.clamp(max=80).exp()) if z.shape[1] > 1 else ()
-    return [*by_label, *((form, 1, False) for form in by_sample)]
+    return [*by_label, (torch.stack([*forms[:3], z.clamp(max=80).exp()]), 1, False)]
 
 
-def _fitted(size: Tensor, form: Tensor, used: Tensor, along: int, with_constant: bool) -> tuple[float, float, float]:
-    """(what is left of the variance, the variance, elements beyond the fitted numbers)."""
-    count = used.sum(along, keepdim=True)
-    mean = size.sum(along, keepdim=True) / count.clamp(min=1)
-    spread = (size - mean) * used
+def _fitted(
+    size: Tensor, forms: Tensor, used: Tensor, along: int, with_constant: bool
+) -> list[tuple[float, float, float]]:
+    """(what is left of the variance, the variance, elements beyond the fitted numbers) for each form."""
+    axis, count = along + 1, used.sum(along, keepdim=True)
+    spread = (size - size.sum(along, keepdim=True) / count.clamp(min=1)) * used
+    variance, seen = spread.square().sum(), (count - (2 if with_constant else 1)).clamp(min=0).sum()
+    target = size
     if with_constant:
-        form = (form - form.sum(along, keepdim=True) / count.clamp(min=1)) * used
-    other = spread if with_constant else size
-    factor = (other * form).sum(along, keepdim=True) / form.square().sum(along, keepdim=True).clamp(min=1e-300)
-    rest = (other - factor * form) * used
-    fitted = 2 if with_constant else 1
-    if with_constant and float(form.square().sum()) < _SPREAD**2 * float(count.sum()):
-        return 0.0, 0.0, 0.0
-    return (
-        float(rest.square().sum()),
-        float(spread.square().sum()),
-        float((count - fitted).clamp(min=0).sum()),
-    )
+        forms, target = (forms - forms.sum(axis, keepdim=True) / count.clamp(min=1)) * used, spread
+    squares = forms.square().sum(axis, keepdim=True)
+    if with_constant and bool(squares.sum() < _SPREAD**2 * count.sum()):
+        return [(0.0, 0.0, 0.0)] * len(forms)
+    factors = (target * forms).sum(axis, keepdim=True) / squares.clamp(min=1e-300)
+    left = (target - factors * forms).square().sum((1, 2)).tolist()
+    return [(one, float(variance), float(seen)) for one in left]
