@@ -197,6 +197,26 @@ def levels(store: str) -> str:
     return table(["Macro-AUC (average precision)", *sets], rows)
 
 
+def run_there(store: str) -> str:
+    """Which losses and methods were trained on each set, and on how many folds."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    folds: dict[str, set[int]] = defaultdict(set)
+    for (loss, method), runs in trained(store).items():
+        for data in dict.fromkeys(data for data, _ in runs):
+            found[data][loss].append(method)
+            folds[data] |= {fold for where, fold in runs if where == data}
+    rows = []
+    for data in _sets(found):
+        alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for loss in LOSSES:
+            if loss in found[data]:
+                alike[tuple(method for method in METHODS if method in found[data][loss])].append(LOSSES[loss])
+        for methods, losses in alike.items():
+            told = "all" if methods == METHODS else ", ".join(NAMES.get(method, method) for method in methods)
+            rows.append([data, "all" if len(losses) == len(LOSSES) else ", ".join(losses), told, str(len(folds[data]))])
+    return table(["set", "losses", "methods", "folds"], rows)
+
+
 def losses_compared() -> Compared:
     """Each loss against BCE, all with plain shuffling."""
     return {f"{LOSSES[loss]} − BCE": [((loss, PLAIN), ("bce", PLAIN))] for loss in LOSSES if loss != "bce"}
@@ -310,6 +330,7 @@ def validation() -> dict[tuple[str, str], dict[float, np.ndarray]]:
 ALTERNATIVE_TABLES: dict[str, Callable[[], str]] = {"alternatives_settings": settings}
 for _store in ("short",):
     ALTERNATIVE_TABLES |= {
+        f"{_store}_runs": partial(run_there, _store),
         f"{_store}_levels": partial(levels, _store),
         f"{_store}_losses": partial(compared_table, _store, losses_compared),
         f"{_store}_selections": partial(compared_table, _store, selections_compared),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from alternative_tables import ALTERNATIVE_TABLES
 from method_tables import METRICS, kinds
 from model_tables import NAMES, by_model
 from stored_results import ByMethod, evidence, gains, mean, savings, stored
@@ -94,12 +96,37 @@ def gain_at_equal_training() -> Figure:
     )
 
 
+def gain_by_selection() -> Figure:
+    """Each selection on top of a weighted or balanced loss, over the sets of the short trainings."""
+    rows = [line.replace("**", "").split(" | ") for line in ALTERNATIVE_TABLES["short_selections"]().splitlines()[2:]]
+    chosen = {row[0].strip("| ").partition(": ")[2]: row for row in rows if row[0].startswith("| weighted or balanced")}
+    return _side_by_side(
+        {
+            title: [(name, _bounds(row[column])) for name, row in chosen.items()]
+            for title, column in (("Macro-AUC", -2), ("average precision", -1))
+        }
+    )
+
+
+def _bounds(cell: str) -> Bounds:
+    """The numbers of a cell with an interval."""
+    return Bounds(*(float(one.replace("−", "-")) for one in re.findall(r"[+−][\d.]+", cell)))
+
+
 def of_budget(data: str, budget: int) -> ByMethod:
     """The runs of experiment=savings on one set that trained as many epochs."""
     return {method: folds for (method, epochs), folds in savings()[data].items() if epochs == budget}
 
 
-Row = tuple[str, Interval | None]
+class Bounds(NamedTuple):
+    """A mean and its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+Row = tuple[str, Interval | Bounds | None]
 
 
 def _against_random(units: Sequence[ByMethod], metric: str) -> list[Row]:
@@ -167,6 +194,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "gain_by_model": gain_by_model,
     "gain_by_kind": gain_by_kind,
     "gain_at_equal_training": gain_at_equal_training,
+    "gain_by_selection": gain_by_selection,
     "savings_by_samples": savings_by_samples,
 }
 

@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-sc", "--shell-completion", "--shell_completion"):
         return _complete(rest)
     if command not in COMMANDS:
-        way_out = did_you_mean(command, COMMANDS, f"commands are {', '.join(COMMANDS)}.")
-        return _complain(f"there is no command {command!r}; {way_out}", 2)
+        hint = did_you_mean(command, COMMANDS, f"commands are {', '.join(COMMANDS)}.")
+        return _complain(f"there is no command {command!r}; {hint}", 2)
     try:
         return _data(rest) if command == "data" else _hydra(command, rest)
     except UsageError as error:

@@ -90,7 +90,8 @@ class IndexedDataset(Dataset[Any]):
         missing = [block for block in needed.tolist() if not self._is_there(block)]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(_FETCHES, len(missing))) as pool:
-                list(pool.map(self._fetch, missing))
+                # Added up here: threads that add to one number may lose what another one added.
+                self.fetches += sum(pool.map(self._fetch, missing))
         samples: list[Any] = [None] * len(wanted)
         for block, places in zip(needed.tolist(), np.split(order, firsts[1:]), strict=True):
             read = self._read(block, wanted[places].tolist())
@@ -103,8 +104,8 @@ class IndexedDataset(Dataset[Any]):
         """Whether a block can be read without fetching it."""
 
     @abstractmethod
-    def _fetch(self, block: int) -> None:
-        """Bring a block into the cache."""
+    def _fetch(self, block: int) -> bool:
+        """Bring a block into the cache; whether it was not there."""
 
     @abstractmethod
     def _read(self, block: int, indices: list[int]) -> list[Any]:
@@ -141,8 +142,8 @@ class LitDataIndexed(IndexedDataset):
     def _is_there(self, block: int) -> bool:
         return block in self._chunks.opened or os.path.exists(self._chunks.path(block))
 
-    def _fetch(self, block: int) -> None:
-        self.fetches += self._chunks.fetch(block)
+    def _fetch(self, block: int) -> bool:
+        return self._chunks.fetch(block)
 
     def _read(self, block: int, indices: list[int]) -> list[Any]:
         chunks = self._chunks
@@ -332,13 +333,13 @@ class MosaicIndexed(IndexedDataset):
 
         return bool(self.dataset._shard_states[block] == _ShardState.LOCAL)
 
-    def _fetch(self, block: int) -> None:
-        self.fetches += 1
+    def _fetch(self, block: int) -> bool:
         self.dataset.prepare_shard(block)
+        return True
 
     def _read(self, block: int, indices: list[int]) -> list[Any]:
         if not self._is_there(block):
-            self._fetch(block)
+            self.fetches += self._fetch(block)
         return [self.dataset.get_item(index) for index in indices]
 
 

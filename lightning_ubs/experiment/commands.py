@@ -62,7 +62,7 @@ def compare_command(
         return
     outcome = run_grid(runs, store, config["jobs"], config["engine"])
     if outcome.finished:
-        conclude(_finished(runs, store))
+        conclude(list(outcome.records.values()))
     outcome.check()
 
 
@@ -91,11 +91,6 @@ def _estimate(run: Run, known: Sequence[tuple[str, str, float]]) -> float:
         or [seconds for *_, seconds in known]
     )
     return statistics.mean(alike)
-
-
-def _finished(runs: Sequence[Run], store: ResultsStore) -> list[RunRecord]:
-    keys = {run.key for run in runs}
-    return list({record.key: record for record in store.records() if record.key in keys and record.finished}.values())
 
 
 def train_command(config: DictConfig, say: Callable[[str], None]) -> float:

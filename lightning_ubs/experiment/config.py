@@ -111,9 +111,13 @@ def check_run(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"mode={config['mode']!r} is unknown; choose max or min.")
     monitor, epochs = config.get("monitor"), config.get("trace_epochs")
     if not isinstance(monitor, str | None):
-        raise ConfigError(f"monitor={monitor!r} must be the name of a logged value, such as monitor=val_macro_auc.")
+        raise ConfigError(
+            f"monitor={monitor!r} must be the name of a logged value; give one, such as monitor=val_macro_auc."
+        )
     if epochs is not None and not (isinstance(epochs, list) and all(type(one) is int for one in epochs)):
-        raise ConfigError(f"trace_epochs={epochs!r} must be a list of whole numbers, such as trace_epochs=[0,10].")
+        raise ConfigError(
+            f"trace_epochs={epochs!r} must be a list of whole numbers; give one, such as trace_epochs=[0,10]."
+        )
 
 
 # The form of each key of ``lightning-ubs compare``: a section of keys, a list, or what its default is.
@@ -130,16 +134,16 @@ def check_comparison(config: Mapping[str, Any]) -> None:
         _check_section(f"by_loss.{loss}", part)
         sections |= {f"by_loss.{loss}.{name}": one for name, one in part.items()}
     if not isinstance(config["sweeps"], list):
-        raise ConfigError(f"sweeps={config['sweeps']!r} must be a list of sections such as those of sweep.")
+        raise ConfigError(f"sweeps={config['sweeps']!r} must be a list of sections; write each as sweep has it.")
     sections |= {f"sweeps[{place}]": part for place, part in enumerate(config["sweeps"])}
     for key, part in sections.items():
         _check_section(key, part)
     for key in _TEXTS:
         if isinstance(config[key], bool | Mapping | list) or config[key] in (None, ""):
-            raise ConfigError(f"{key}={config[key]!r} must be text, such as {key}=mine.")
+            raise ConfigError(f"{key}={config[key]!r} must be text; give some, such as {key}=mine.")
     for key in _SWITCHES:
         if not isinstance(config[key], bool):
-            raise ConfigError(f"{key}={config[key]!r} must be true or false.")
+            raise ConfigError(f"{key}={config[key]!r} must be true or false; write {key}=true.")
 
 
 def _check_section(key: str, part: Any) -> None:
@@ -148,7 +152,7 @@ def _check_section(key: str, part: Any) -> None:
 
 
 def target_of(config: Mapping[str, Any]) -> str | None:
-    """The user's own class or function that a part of the configuration names; None for what this package brings."""
+    """The user's own class or function that a part of the configuration names; None for a part of this package."""
     target = config.get("_target_")
     return None if target in (None, OWN_SELECTION) else str(target)
 
@@ -275,7 +279,7 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
     """The error for a key that a configuration does not have.
 
     Args:
-        key: dotted.
+        key: Dotted key.
         value: What was given for it.
         config: The configuration.
         run: The configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.

@@ -139,8 +139,8 @@ def _group(group: str, choice: Any) -> Any:
         else:
             known = [str(option) for option in error.options or () if option != "default"]
             listed = f"choose from {', '.join(known)}, or give the dotted path of a class."
-            way_out = did_you_mean(str(choice), known, listed)
-            raise ConfigError(f"{group}={choice}: there is no such {group}; {way_out}") from None
+            hint = did_you_mean(str(choice), known, listed)
+            raise ConfigError(f"{group}={choice}: there is no such {group}; {hint}") from None
     return found if target_of(found) is None else {**_defaults(group, str(found["_target_"])), **found}
 
 
@@ -212,8 +212,8 @@ def _loss(name: str) -> str:
     """The name of a loss of this package's models."""
     known = get_args(LossName)
     if name not in known:
-        way_out = did_you_mean(name, known, f"choose from {', '.join(known)}.")
-        raise ConfigError(f"by_loss.{name}: there is no such loss; {way_out}")
+        hint = did_you_mean(name, known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"by_loss.{name}: there is no such loss; {hint}")
     return name
 
 

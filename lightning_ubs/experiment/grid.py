@@ -1,4 +1,4 @@
-"""The grid: do the runs that the results folder lacks, and keep each as soon as it is there."""
+"""The grid: run whatever is missing from the results folder, and keep each run as soon as it has finished."""
 
 from __future__ import annotations
 
@@ -31,11 +31,19 @@ _VAIN = 3
 
 @dataclass
 class GridOutcome:
-    """What a grid did: runs in all, those that were there before, and the records of those that failed now."""
+    """What a grid did.
+
+    Attributes:
+        total: Runs in all.
+        known: Those that were there before.
+        failed: Records of those that failed now.
+        records: Those of the finished runs, by key.
+    """
 
     total: int
     known: int
     failed: list[RunRecord] = field(default_factory=list)
+    records: dict[str, RunRecord] = field(default_factory=dict)
 
     @property
     def finished(self) -> int:
@@ -61,7 +69,7 @@ def run_grid(
     engine: Engine = "loky",
     say: Say | None = None,
 ) -> GridOutcome:
-    """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
+    """Run whatever is missing from the store, and wait for runs that another grid has claimed.
 
     Raises:
         ConfigError: If a run cannot be done because of what was asked for, so that none can.
@@ -84,9 +92,10 @@ def run_grid(
                     todo = [run for run in todo if not store.holds(run.key, since)]
     finally:
         claims.tidy()
-    kept = {run.key for run in runs} - known
-    last = {record.key: record for record in store.records() if record.key in kept}
+    stored, keys = store.records(), {run.key for run in runs}
+    last = {record.key: record for record in stored if record.key in keys - known}
     outcome.failed = [record for record in last.values() if not record.finished]
+    outcome.records = {record.key: record for record in stored if record.key in keys and record.finished}
     return outcome
 
 
@@ -158,7 +167,7 @@ def _pass(
     jobs: int,
     last: bool,
 ) -> bool:
-    """Do what nobody else does now, and tell whether anything was begun; nothing being begun is an error if ``last``.
+    """Claim and run unclaimed runs; return whether any was begun. If none was, that is an error where ``last``.
 
     After the death of a worker, what was under way is done again, one at a time.
     """
@@ -214,7 +223,7 @@ def _orders(runs: Sequence[Run]) -> dict[str, bytes]:
 
 
 def _here(engine: Engine) -> dict[str, Any]:
-    """What a worker must be told of this process; a worker of a cluster may be on another machine."""
+    """What a worker must know of this process; a worker of a cluster may be on another machine."""
     names = [name for name in os.environ if name.startswith("LIGHTNING_UBS_")]
     told: dict[str, Any] = {"path": list(sys.path), "environment": {name: os.environ[name] for name in names}}
     return told | ({"folder": os.getcwd()} if engine == "loky" else {})

@@ -70,11 +70,16 @@ def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
         return file_as_data(given)
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
-    way_out = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
+    if group and not known:
+        return _no_choice(group, choice)
+    hint = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
     if not group:
-        return f"there is no configuration {choice!r}; {way_out}"
-    more = " `lightning-ubs data list` describes them." if group == "data" else ""
-    return f"{group}={choice}: there is no such {group}; {way_out}{more}"
+        return f"there is no configuration {choice!r}; {hint}"
+    more = {
+        "data": " `lightning-ubs data list` describes them.",
+        "callbacks": " +callbacks.NAME._target_=CLASS adds one of your own.",
+    }.get(group, "")
+    return f"{group}={choice}: there is no such {group}; {hint}{more}"
 
 
 def _number_as_choice(arguments: Sequence[str]) -> str:
@@ -83,7 +88,15 @@ def _number_as_choice(arguments: Sequence[str]) -> str:
     keys = [one.partition("=") for one in arguments if one.partition("=")[0] in known]
     numbers = [(key, value) for key, _, value in keys if re.fullmatch(r"[-+\d.eE_]+|true|false", value)]
     key, value = numbers[0] if numbers else ("GROUP", "VALUE")
-    return f"{key}={value}: {key} is a group of keys, and {value} is none of its choices; set a key: {key}.KEY=VALUE."
+    return _no_choice(key, value)
+
+
+def _no_choice(group: str, choice: str) -> str:
+    such = ", such as trainer.accelerator=gpu" if group == "trainer" else ""
+    return (
+        f"{group}={choice}: {group} is a group of keys, and {choice} is none of its choices; set a key: "
+        f"{group}.KEY=VALUE{such}."
+    )
 
 
 def _unreadable(error: Any) -> str:

@@ -186,8 +186,8 @@ def _strategy(name: str) -> type[Strategy]:
     row = find_method(str(name))
     if row is None:
         known = [row.key for row in METHODS]
-        way_out = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
-        raise ConfigError(f"selection.strategy={name!r} is unknown; {way_out}")
+        hint = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"selection.strategy={name!r} is unknown; {hint}")
     return row.strategy
 
 

@@ -250,9 +250,9 @@ class _Counter:
         for number, recent in enumerate(self._recent):
             counts = recent
             if self.way == "bits":  # of the block with itself, the half above the diagonal is the one that was counted
-                counts = recent.clone()
-                own = counts.numpy()[:, : len(recent)]
-                own[...] = np.triu(own) + np.triu(own, 1).T
+                own = np.from_dlpack(recent)[:, : len(recent)]
+                whole = torch.from_numpy(np.triu(own) + np.triu(own, 1).T)
+                counts = torch.cat([whole, recent[:, len(recent) :]], dim=1)
             elif self.way == "product":  # the two counts of each number, one behind the other
                 high = (recent * (1 / _SHARE)).floor_()
                 rows = self._k * len(recent) // ((self._k + 1) // 2)
@@ -308,13 +308,14 @@ class _Counter:
         """Count the samples that two columns share."""
         words = np.packbits(self._is_in(binned, 64), axis=1).view(np.uint64)
         for i, recent in zip(self._panel, self._recent, strict=True):
-            sums = recent.numpy()
+            sums = np.zeros(recent.shape, np.float32)
             later = words[self._columns[i].start :]
             several = max(1, _BIT_WORDS // later.size)
             for first in range(0, len(recent), several):
                 own = slice(first, min(first + several, len(recent)))
                 shared = np.bitwise_count(later[own, None] & later[first:])
-                sums[own, first:] += shared.sum(axis=2, dtype=np.uint16)
+                sums[own, first:] = shared.sum(axis=2, dtype=np.uint16)
+            recent += torch.from_numpy(sums)
 
     def _is_in(self, binned: Tensor, multiple: int = 1) -> npt.NDArray[np.bool_]:
         """Which rows are in each bin of each label that is counted, (columns, rows), rows filled up to a multiple."""

@@ -18,6 +18,7 @@ from lightning_ubs.reading.proof import (
     Evidence,
     Proof,
     as_label_matrix,
+    in_code,
     is_difference,
     is_of_labels,
     one_per_row,
@@ -27,8 +28,8 @@ from lightning_ubs.reading.proof import (
 )
 from lightning_ubs.reading.scale import Scale, fit_forms
 
-# Probabilities that differ by less in the mean are the same: small numbers are added before logarithms, half precision.
-_SAME = 0.01
+# Probabilities that differ by less in the mean are the same: small numbers are added before logarithms.
+_SAME = 1e-3
 # So many elements, or samples, tell that the loss compares something else.
 _SOME = 8
 
@@ -184,9 +185,10 @@ class Head:
             self.exclusive = is_one and any(_are_classes(one, self.shape) for one in label_sets)
         for given in label_sets:
             labels = as_label_matrix(given, self.shape, self.exclusive)
-            if labels is None:
+            if labels is None and (labels := in_code(given, self.targets)) is None:
                 continue
-            told = told_by(self.pulled_targets, labels, given)
+            is_coded = given.ndim == 1 and labels.shape[1] > 1 and not self.exclusive
+            told = told_by(self.pulled_targets, labels, labels if is_coded else given)
             if self.exclusive and given.ndim > 1 and pull is not None:
                 labels = one_per_row(labels, pull.to(labels.device))
             probs = None
@@ -281,7 +283,11 @@ class BackwardPass:
                 head.evidence = None
                 head.prove(self._pulls.at(head.edge), self._labels)
             # A distance from something else says nothing of its values.
-            self._heads = [one for one in self._heads if not (one.is_distance and one.is_of_others)]
+            self._heads = [
+                one
+                for one in self._heads
+                if not (one.is_distance and one.is_of_others) and not (one.is_told_by_labels and one.evidence is None)
+            ]
             for head in self._heads:
                 if head.evidence is not None and self._is_changed(head, self._graph):
                     head.evidence.is_changed = True
@@ -316,7 +322,8 @@ class BackwardPass:
                 continue
             if one.shape == head.shape and one.variant == head.variant:
                 far = (one.predictions - probs).abs()[(labels == 1) & (one.predictions != 0)]
-                if float(far.sum()) <= _SAME * len(far):
+                rounding = max(torch.finfo(values.dtype).eps for values in (one.predictions, head.predictions))
+                if float(far.sum()) <= max(_SAME, rounding) * len(far):
                     return False
                 others += [one.edge] if len(far) >= _SOME else []
         for edge, difference in graph.differences:
@@ -495,8 +502,8 @@ class Group:
 
     def __str__(self) -> str:
         head = self.readable or self.heads[0]
-        value = None if self.evidence is None else self.evidence.value
-        return head.text if value is None else f"{head.text}, {value:.2f} right"
+        share = None if self.evidence is None else self.evidence.decisive
+        return head.text if share is None else f"{head.text}, {share:.2f} right"
 
 
 _RANK = {Proof.PROVEN: 0, Proof.OPEN: 1, Proof.REFUTED: 2}

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,32 +70,18 @@ _DEPTH = 8
 # Nodes below a head that are looked at to see what it was changed by, and the least change in proportion to it.
 _LEAST_CHANGE = 1e-3
 _NODES_OF_A_HEAD = 64
-_ELEMENT_BY_ELEMENT = frozenset(
-    [
-        "Acos",
-        "Alias",
-        "Amax",
-        "Clamp",
-        "ClampMax",
-        "ClampMin",
-        "Clone",
-        "Cos",
-        "Hardtanh",
-        "Index",
-        "Max",
-        "Maximum",
-        "Min",
-        "Minimum",
-        "Pow",
-        "Rsub",
-        "Sin",
-        "Sqrt",
-        "Tanh",
-        "ToCopy",
-    ]
+# Operations on each element, those that choose elements, and those whose result is known from what they saved.
+_ELEMENTWISE = frozenset(
+    {
+        *("Acos", "Cos", "Sin", "Sqrt", "Pow", "Tanh", "Hardtanh"),
+        *("Alias", "Clone", "ToCopy", "Clamp", "ClampMax", "ClampMin", "Neg", "Rsub"),
+        *("Amax", "Index", "Max", "Maximum", "Min", "Minimum"),
+    }
 )
 # Nodes next to a loss among which what it compares with is looked for.
 _NEAR = 300
+_CHOOSING = ("Where", "MaskedFill", "IndexPut", "Scatter")
+_INVERTIBLE = {"Acos": torch.acos, "Cos": torch.cos, "Sin": torch.sin, "Log": torch.log}
 
 Edge = tuple[Any, int]
 
@@ -191,7 +177,7 @@ class LossGraph:
     """
 
     def __init__(self, loss: Tensor, rows: int) -> None:
-        self._loss, self._rows = loss, rows
+        self._rows = rows
         self._parents: dict[Any, list[tuple[Any, int]]] = {}
         terms: list[Any] = []
         #: (place, values (rows, q)) of what is squared or taken without its sign, as differences from labels are.
@@ -246,7 +232,7 @@ class LossGraph:
 
     def stop(self) -> None:
         """Keep nothing of the graph."""
-        self._loss, self._parents, self._plain = None, {}, set()
+        self._parents, self._plain = {}, set()
         self.candidates, self.unfitting, self.differences = [], [], []
 
     def sign(self, edge: Edge) -> Tensor:
@@ -283,50 +269,92 @@ class LossGraph:
         return tuple(reversed(steps))
 
 
-class _Values:
-    """What stood at places of a graph in the forward pass, as far as nodes or parameters still show it.
+def operands(edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Mapping[Edge, Tensor]) -> list[Tensor]:
+    """By what logits were changed element by element, without a gradient: masks, factors, what was added.
+
+    A margin that a loss adds to logits shows the labels there. What was added is known only where the logits below are.
 
     Args:
-        known: at some places.
+        edge: (node, number of its output) that gave the logits or probabilities.
+        shape: (rows, q) of these.
+        value: what they were, if that is known.
+        known: what stood at other places, such as what modules returned.
     """
+    found: list[Tensor | None] = []
+    queue: list[tuple[Edge, Tensor | None]] = [(edge, _value_at(edge, known) if value is None else value)]
+    seen: set[Any] = set()
+    while queue and len(seen) < _NODES_OF_A_HEAD:
+        (node, _), value = queue.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name, below = _operation(node), node.next_functions
+        live = [number for number, (child, _) in enumerate(below) if child is not None]
+        known_below = {number: _value_at(below[number], known) for number in live}
+        if name in ("Mul", "Div") and live:
+            if len(live) == 1:
+                factor = node._saved_self if live[0] else node._saved_other
+                found.append(_saved(node, "_saved_self" if live[0] else "_saved_other"))
+                if value is not None and factor is not None and known_below[live[0]] is None:
+                    known_below[live[0]] = value / factor if name == "Mul" else value * factor
+        elif name in ("Add", "Sub", "ScatterAdd", "IndexAdd") and live:
+            if len(live) == 1:
+                found.append(_added(value, known_below[live[0]]))
+        elif name in _CHOOSING:
+            found.append(_chosen(node, shape))
+        elif name == "LogSoftmax":
+            known_below[0] = node._saved_result.detach()  # up to a number per row
+        elif name == "Sigmoid":
+            known_below[0] = node._saved_result.detach().logit()
+        elif name in _ELEMENTWISE or (undo := _undo(node)) is not None:
+            if name in _ELEMENTWISE:
+                known_below[0] = _saved(node, "_saved_self")
+                if known_below[0] is None and name.startswith(_SAME_VALUES):
+                    known_below[0] = value
+            elif undo is not None and value is not None:
+                known_below[0] = undo(value)
+        else:
+            continue
+        queue += [(below[number], known_below[number]) for number in live]
+    return [one.double() for one in found if one is not None and tuple(one.shape) == shape]
 
-    def __init__(self, known: Mapping[Edge, Tensor]) -> None:
-        self._known = known
 
-    def at(self, edge: Edge) -> Tensor | None:
-        """The value at an edge, computed from what was saved if that is no more than a product."""
-        node = edge[0]
-        if edge in self._known or node is None:
-            return self._known.get(edge)
-        name = node.name().partition("Backward")[0]
-        if hasattr(node, "variable"):
-            return cast(Tensor, node.variable).detach()
-        if hasattr(node, "_saved_result"):
-            return cast(Tensor, node._saved_result).detach()
-        below = list(node.next_functions)
-        if name in _UNARY:
-            return _UNARY[name](node._saved_self.detach())
-        if name in ("Clone", "Alias", "Clamp", "ToCopy"):
-            return self.at(below[0])
-        if name == "T":
-            turned = self.at(below[0])
-            return None if turned is None else turned.t()
-        if name in ("Mm", "Addmm"):
-            left, right = (
-                _saved(node, name)
-                for name in (("_saved_self", "_saved_mat2"), ("_saved_mat1", "_saved_mat2"))[name == "Addmm"]
-            )
-            left = self.at(below[-2]) if left is None else left
-            right = self.at(below[-1]) if right is None else right
-            bias = self.at(below[0]) if name == "Addmm" else torch.zeros(())
-            return None if left is None or right is None or bias is None else left @ right + bias.to(left)
-        if name == "Div":
-            left, right = self.at(below[0]), _saved(node, "_saved_other")
-            return None if left is None or right is None else left / right
+def _value_at(edge: Edge, known: Mapping[Edge, Tensor]) -> Tensor | None:
+    """What stood at an edge in the forward pass, as far as a node or a parameter still shows it."""
+    node = edge[0]
+    if edge in known or node is None:
+        return known.get(edge)
+    name, below = _operation(node), node.next_functions
+    if hasattr(node, "variable"):
+        parameter: Tensor = node.variable.detach()
+        return parameter
+    if hasattr(node, "_saved_result"):
+        return _saved(node, "_saved_result")
+    if name in _INVERTIBLE:
+        return _INVERTIBLE[name](node._saved_self.detach())
+    if name.startswith(_SAME_VALUES) or name == "T":
+        inner = _value_at(below[0], known)
+        return inner.t() if inner is not None and name == "T" else inner
+    if name not in ("Mm", "Addmm", "Div"):
         return None
+    if name == "Div":
+        left, right = _value_at(below[0], known), _saved(node, "_saved_other")
+    else:
+        left, right = _saved(node, "_saved_mat1" if name == "Addmm" else "_saved_self"), _saved(node, "_saved_mat2")
+        left = _value_at(below[-2], known) if left is None else left
+        right = _value_at(below[-1], known) if right is None else right
+    bias = _value_at(below[0], known) if name == "Addmm" else torch.zeros(())
+    if left is None or right is None or bias is None:
+        return None
+    # Autocast multiplies in half precision what it keeps in full.
+    left, right = left.float(), right.float()
+    return left / right if name == "Div" else left @ right + bias.to(left)
 
 
-_UNARY = {"Acos": torch.acos, "Cos": torch.cos, "Sin": torch.sin, "Log": torch.log, "Abs": torch.abs}
+def _operation(node: Any) -> str:
+    """The operation: ``Mul`` of a MulBackward0."""
+    name: str = node.name()
+    return name.partition("Backward")[0]
 
 
 def _saved(node: Any, name: str) -> Tensor | None:
@@ -334,83 +362,34 @@ def _saved(node: Any, name: str) -> Tensor | None:
     return value.detach() if isinstance(value, Tensor) else None
 
 
-def operands(edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Mapping[Edge, Tensor]) -> list[Tensor]:
-    """What logits at an edge are changed by, element by element, without a gradient: masks, factors, what is added.
-
-    Of a margin that the loss adds to the logits this shows the labels. What is added is known where the logits below it are.
-
-    Args:
-        edge: (node, number of its output) that gave the logits or probabilities.
-        shape: (rows, q) of these.
-        value: what they were, if that is known.
-        known: what stood at some places, such as what modules returned.
-    """
-    values, found = _Values(known), list[Tensor | None]()
-    queue: list[tuple[Edge, Tensor | None]] = [(edge, values.at(edge) if value is None else value)]
-    seen: set[Any] = set()
-    while queue and len(seen) < _NODES_OF_A_HEAD:
-        (node, _), value = queue.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name, below = node.name().partition("Backward")[0], list(node.next_functions)
-        live = [number for number, (child, _) in enumerate(below) if child is not None]
-        saved = [_saved(node, "_saved_self"), _saved(node, "_saved_other")]
-        if name in ("Mul", "Div") and live:
-            for number in live:
-                other = node._saved_self if number else node._saved_other
-                own = saved[number]
-                if own is None and value is not None and number == 0 and other is not None:
-                    own = value / other if name == "Mul" else value * other
-                elif own is None and value is not None and name == "Mul" and other is not None:
-                    own = value / other
-                queue.append(
-                    (below[number], own if len(live) == 1 or saved[number] is not None else values.at(below[number]))
-                )
-            if len(live) == 1:
-                found.append(saved[1 - live[0]])
-        elif name in ("Add", "Sub", "ScatterAdd", "IndexAdd") and live:
-            for number in live:
-                own = values.at(below[number])
-                queue.append((below[number], own))
-                if len(live) == 1 and own is not None and value is not None and own.shape == value.shape:
-                    added = value - own.to(value.device)
-                    # Small numbers are added before logarithms, and what was rounded differs a little.
-                    least = max(_LEAST_CHANGE, *(4 * torch.finfo(one.dtype).eps for one in (value, own)))
-                    found.append(added if bool(added.abs().amax() > least * value.abs().amax()) else None)
-        elif name in ("Where", "MaskedFill", "IndexPut", "Scatter"):
-            found.append(_chosen(node, name, shape))
-            queue += [(below[number], values.at(below[number])) for number in live]
-        elif name == "LogSoftmax":
-            queue.append((below[0], node._saved_result.detach()))
-        elif name == "Sigmoid":
-            queue.append((below[0], node._saved_result.detach().logit()))
-        elif name == "Neg":
-            queue.append((below[0], None if value is None else -value))
-        elif name in _ELEMENT_BY_ELEMENT or _undo(node) is not None:
-            undo = _undo(node)
-            own = saved[0] if undo is None or value is None else undo(value)
-            queue.append((below[0], value if own is None and name in ("Clone", "Alias", "Clamp", "ToCopy") else own))
-    return [one.double() for one in found if one is not None and tuple(one.shape) == shape]
+def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    """What was added to one tensor to give another; nothing if that is no more than a rounding."""
+    if total is None or part is None or total.shape != part.shape:
+        return None
+    added = total - part.to(total.device)
+    # Small numbers are added before logarithms, too.
+    least = max(_LEAST_CHANGE, *(4 * torch.finfo(one.dtype).eps for one in (total, part)))
+    return added if bool(added.abs().amax() > least * total.abs().amax()) else None
 
 
-def _chosen(node: Any, name: str, shape: tuple[int, ...]) -> Tensor | None:
+def _chosen(node: Any, shape: tuple[int, ...]) -> Tensor | None:
     """Which elements of a matrix a node treats unlike the others."""
+    name = _operation(node)
     if name in ("Where", "MaskedFill"):
         return _saved(node, "_saved_condition" if name == "Where" else "_saved_mask")
     if name == "IndexPut":
-        index = [None if one is None else one.detach() for one in node._saved_indices]
-        if len(index) == 1 and index[0] is not None and tuple(index[0].shape) == shape:
-            return index[0]
-        if len(index) != 2 or any(one is None or one.dtype == torch.bool for one in index):
+        index = [one.detach() for one in node._saved_indices if one is not None]
+        if len(index) == 1 and tuple(index[0].shape) == shape:
+            mask: Tensor = index[0]
+            return mask
+        if len(index) != 2 or any(one.is_floating_point() or one.dtype == torch.bool for one in index):
             return None
-        return torch.zeros(shape, device=index[0].device).index_put(
-            tuple(index), torch.ones((), device=index[0].device)
-        )
-    index, axis = node._saved_index.detach(), _signed(node._saved_dim)
-    if axis % 2 != 1 or index.ndim != 2:
+        marked = torch.zeros(shape, device=index[0].device)
+        return marked.index_put(tuple(index), torch.ones((), device=marked.device))
+    index_of = node._saved_index.detach()
+    if _signed(node._saved_dim) % 2 != 1 or index_of.ndim != 2:
         return None
-    return torch.zeros(shape, device=index.device).scatter(1, index, 1.0)
+    return torch.zeros(shape, device=index_of.device).scatter(1, index_of, 1.0)
 
 
 class Pulls:

@@ -137,6 +137,13 @@ class Evidence:
         return min((share for share in self.shares if share is not None), default=None)
 
     @property
+    def decisive(self) -> float | None:
+        """The share that decides: the smaller one, of what is not on the side of its label already."""
+        counted = [mass - back for mass, back in zip(self.mass, self.back, strict=True)]
+        shares = [right / mass for right, mass in zip(self.right, counted, strict=True) if mass > 0]
+        return min(shares, default=None) if self.proof is Proof.REFUTED else self.value
+
+    @property
     def proof(self) -> Proof:
         """Whether it is enough."""
         if self.told >= SURE:
@@ -179,6 +186,24 @@ def as_label_matrix(labels: Tensor, shape: tuple[int, ...], exclusive: bool) -> 
         return None
     classes = torch.arange(width, device=index.device)
     return (index == classes).double().masked_fill(index < 0, torch.nan)
+
+
+def in_code(labels: Tensor, targets: tuple[Tensor, ...]) -> Tensor | None:
+    """One class per sample in the code in which a loss has it: one column per class, or ordinal levels that it exceeds.
+
+    >>> in_code(torch.tensor([2, 0]), (torch.tensor([[1.0, 1.0], [0.0, 0.0]]),))
+    tensor([[1., 1.],
+            [0., 0.]], dtype=torch.float64)
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        return None
+    for target in targets:
+        if target.ndim == 2 and len(target) == len(labels) and bool((labels <= target.shape[1]).all()):
+            classes = torch.arange(target.shape[1], device=labels.device)
+            for code in (labels.unsqueeze(1) == classes, labels.unsqueeze(1) > classes):
+                if torch.equal(code, target.to(labels.device) > 0.5) and bool((code != code[:1]).any()):
+                    return code.double()
+    return None
 
 
 def _binary(values: Tensor) -> Tensor | None:

@@ -75,7 +75,7 @@ class StepReader:
         self._prefers_batch = ids is not None
         self._watch = ModuleWatch()
         self._module: LightningModule | None = None
-        self._search = Search(ids, self._given is not None)
+        self._search = Search(ids, self._given is not None or outputs is not None)
         self._found: Candidate | None = None
         self._found_targets: tuple[Tensor, ...] = ()
         self._passes = self._rows = 0

@@ -8,7 +8,7 @@ from typing import Any
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.heads import Group, Head
 from lightning_ubs.reading.modules import Seen
-from lightning_ubs.reading.proof import THRESHOLD
+from lightning_ubs.reading.proof import PASSED
 
 WAYS_OUT = (
     "return {'loss': loss, 'logits': logits} from training_step, or pass outputs='KEY' (a key of what it returns), "
@@ -31,7 +31,7 @@ def several(groups: Sequence[Group]) -> SelectionError:
 def not_pulled(groups: Sequence[Group]) -> SelectionError:
     """The labels refute what may be the predictions."""
     return SelectionError(
-        f"the loss does not pull what it is computed from ({'; '.join(map(str, groups))}; {THRESHOLD} is needed) "
+        f"the loss does not pull what it is computed from ({'; '.join(map(str, groups))}; {PASSED} is needed) "
         "to the labels of the planned samples, so predictions would be credited to other samples or are none: keep "
         f"the order of the samples in training_step and the collate function, or {WAYS_OUT}; ids=False trains "
         "without this proof."

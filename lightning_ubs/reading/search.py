@@ -13,7 +13,7 @@ from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare
 from lightning_ubs.reading.heads import BackwardPass, Group, Head, Place, Watched, grouped, main_groups
 from lightning_ubs.reading.loss_graph import TermPlace
 from lightning_ubs.reading.predictions import Kind
-from lightning_ubs.reading.proof import PASSED, THRESHOLD, Evidence, Proof
+from lightning_ubs.reading.proof import PASSED, Evidence, Proof
 from lightning_ubs.reading.refusals import masked, mixed, moved, not_pulled, other_rows, other_scale, several
 from lightning_ubs.reading.scale import Scale
 
@@ -36,7 +36,7 @@ class Search:
 
     Args:
         ids: what planned ids are verified by; False or ids of its own answer for labels that do not fit.
-        trusts_scale: whether the user says what the predictions hold, so that their scale need not be proven.
+        trusts_scale: whether the user says which the predictions are, or what they hold, and answers for their scale.
     """
 
     def __init__(self, ids: Any, trusts_scale: bool = False) -> None:
@@ -267,7 +267,7 @@ class Search:
                 self.status = self._verified(Group([head], self._later))
                 if self.status == UNDECIDED:
                     return
-                rank_zero_info(f"The predictions are {self.status.removeprefix('verified: ')} ({head.text}).")
+                rank_zero_info(f"Predictions read from {head.text}: {self.status}.")
             self._later, self._doubts = Evidence(), 0
         elif self._later.proof is Proof.REFUTED and not self.believes(Group([head], None, head.targets)):
             shown, self._later = self._later, Evidence()
@@ -276,7 +276,7 @@ class Search:
             self._doubts += 1
             rank_zero_warn(
                 f"The loss no longer pulls the predictions ({head.text}) to the labels of the planned samples "
-                f"({shown.value:.2f} of its gradient, {THRESHOLD} is needed); if later epochs show the same, training "
+                f"({shown.decisive:.2f} of its gradient, {PASSED} is needed); if later epochs show the same, training "
                 "stops. Keep the order of the samples, or pass ids=False if labels are changed on purpose.",
                 category=UserWarning,
             )

@@ -82,7 +82,8 @@ class IdVerification:
             raise ValueError(f"ids={ids!r} names no ids; use a batch key, a function (batch) -> ids, None or False.")
         self._ids = ids
         self._memory = LabelMemory()
-        self._rows = LossRows()
+        #: What sees each loss before its backward pass.
+        self.loss_rows = LossRows()
         self._labels: DatasetLabels | None = None
         self.begin(None)
 
@@ -99,7 +100,7 @@ class IdVerification:
         self._selected = self._warns_first = self._has_doubted = False
         self._place: Path | None = None
         self._has_warned = self._has_told_changes = False
-        self._rows.begin()
+        self.loss_rows.begin()
         # Labels that may be changed at each visit: how they differ so far, and whether that is sure.
         self._doubtful: Tensor | None = None
         self._are_changed = False
@@ -198,7 +199,7 @@ class IdVerification:
         """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
         if self._planned is not None:
             self.drop_step()
-        self._rows.drop_step()
+        self.loss_rows.start_step()
         if batch is not None:
             self._see_rows(plan, k, batch)
         is_new = plan.epoch not in self._epochs
@@ -211,6 +212,7 @@ class IdVerification:
             self._epochs.add(plan.epoch)
             self._selected |= selected
         self._planned, self._batch, self._where = plan[k], batch, f"epoch {plan.epoch}, batch {k}"
+        self.loss_rows.verified = len(self._planned)
         with self._together():
             if self._ids is not None:
                 self._compare_ids(plan[k], self._read_ids(batch))
@@ -229,11 +231,6 @@ class IdVerification:
     def is_due(self) -> bool:
         """Whether the targets of this step are to be compared."""
         return self._planned is not None
-
-    def see_loss(self, loss: Tensor) -> None:
-        """Before a backward pass: keep what its loss compares with, to tell whether the rows are those of the batch."""
-        if self._ids is not False:
-            self._rows.see(loss, 0 if self._planned is None else len(self._planned))
 
     def check_targets(self, targets: tuple[Tensor, ...]) -> None:
         """Compare what the loss of this step was given, before the optimizer steps; waits for the device.
@@ -262,13 +259,13 @@ class IdVerification:
         if not fitting:
             return
         rows = self._batch_labels(fitting[0])
-        is_seen, moved = (False, ()) if rows is None else self._rows.learn(rows, is_first=len(self._epochs) == 1)
+        is_seen, moved = (False, ()) if rows is None else self.loss_rows.learn(rows, is_first=len(self._epochs) == 1)
         if rows is not None and (_are_moved(fitting[0], rows) or (moved and not is_seen)):
             raise SelectionError(
                 f"{self._where}: the loss's rows are those of the batch in another order, so predictions would be "
                 f"credited to other samples. {_KEEP_ORDER}"
             )
-        verdict = self._compare_labels(planned, fitting[0])
+        verdict = self._compare_labels(planned, fitting[0], rows)
         if rows is not None and verdict is Verdict.INCOMPARABLE and self._ids is None:
             self._compare_with_batch(fitting[0], rows)
         self._remember(planned, rows)
@@ -313,9 +310,11 @@ class IdVerification:
     def _check_doubts(self) -> None:
         """What one process is sure of, or all of them together are, holds for all."""
         if world_size() > 1:
-            counts = [one for one in gather_objects(self._doubtful) if one is not None]
-            self._are_changed = any(gather_objects(self._are_changed)) or (bool(counts) and _is_noise(sum(counts)))
-            self._doubtful = None if self._are_changed else self._doubtful
+            told = gather_objects((self._doubtful, self._are_changed))
+            counts = [one for one, _ in told if one is not None]
+            total = sum(counts[1:], counts[0]) if counts else None
+            if total is not None and (_is_noise(total) or any(is_sure for _, is_sure in told)):
+                self._settle_changed(total)
         with self._together():
             if self._doubtful is not None and self._labels is not None:
                 found = judged(self._doubtful)
@@ -327,7 +326,7 @@ class IdVerification:
 
     def _check_rows(self) -> None:
         """The rows of the loss must have been those of the batch in all steps of the epoch."""
-        seen = self._rows.judge()
+        seen = self.loss_rows.judge()
         if world_size() > 1:
             seen = sum(gather_objects(seen), Differences())
         if seen.moved > seen.changed:
@@ -335,6 +334,12 @@ class IdVerification:
                 f"in {seen.moved} of {seen.batches} batches of this epoch, {seen.moved_rows} rows of the loss stood in "
                 f"another order than in the batch, so predictions were credited to other samples. {_KEEP_ORDER}"
             )
+        if seen.soft:
+            with self._together(self._warns_first):
+                raise SelectionError(
+                    f"in at least {seen.soft} of {seen.batches} batches of this epoch, the targets of the loss were "
+                    f"soft: {_MIXED}"
+                )
         if not seen.changed or self._ids is not None:
             return
         told = (
@@ -399,7 +404,7 @@ class IdVerification:
             )
         if rows is None or len(rows) != planned or self._ids is False:
             return
-        self._rows.start_step(rows, self._memory.add(ids, rows))
+        self.loss_rows.start_step(rows, self._memory.add(ids, rows))
         if self._is_resumed and world_size() == 1:
             self._check_resumed()
 
@@ -481,7 +486,7 @@ class IdVerification:
             if self._is_resumed:
                 self._check_resumed()
 
-    def _compare_labels(self, planned: Tensor, targets: Tensor) -> Verdict:
+    def _compare_labels(self, planned: Tensor, targets: Tensor, rows: Tensor | None) -> Verdict:
         column = None if self._labels is None else self._labels.column
         shown = None if column is None else _rows_of(column, planned)
         verdict = Verdict.INCOMPARABLE if shown is None or self._are_changed else compare(targets, shown)
@@ -495,7 +500,9 @@ class IdVerification:
                 f"{column.name if column else ''} shows them), so predictions would be credited to other "
                 f"samples. {_CAUSES}{'' if self._labels is None or self._labels.is_given else _OTHER_LABELS}"
             )
-        if verdict is Verdict.MIXED or (verdict is Verdict.INCOMPARABLE and has_mixed_values(targets)):
+        is_smoothed = rows is not None and not has_mixed_values(rows) and compare(targets, rows) is Verdict.SAME
+        is_mixed = verdict is Verdict.INCOMPARABLE and has_mixed_values(targets) and not is_smoothed
+        if verdict is Verdict.MIXED or is_mixed:
             raise SelectionError(f"{self._where}: the targets of the loss are soft: {_MIXED}")
         if verdict is Verdict.INCOMPARABLE:
             log.debug("%s: the dataset shows no labels to compare with.", self._where)
@@ -517,15 +524,24 @@ class IdVerification:
             return False
         self._doubtful = counts
         if _is_noise(counts):
-            self._doubtful, self._are_changed = None, True
-            rank_zero_warn(
-                f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
-                f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
-                "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
-                "other samples, let index i mean one sample throughout.",
-                category=UserWarning,
-            )
+            self._are_changed = True
+            if world_size() == 1:
+                self._settle_changed(counts)
         return True
+
+    def _settle_changed(self, counts: Tensor) -> None:
+        """The dataset changes its labels at each visit."""
+        self._are_changed, self._doubtful = True, None
+        found = judged(counts)
+        assert self._labels is not None
+        assert found is not None
+        rank_zero_warn(
+            f"{found.changed} of {found.compared} samples came with other labels than the dataset's "
+            f"{self._labels.column} shows, and nearer ones than those of other samples: they are taken for labels "
+            "that the dataset changes at each visit, and rows are verified by those of the batches. If they are of "
+            "other samples, let index i mean one sample throughout.",
+            category=UserWarning,
+        )
 
     @property
     def _is_unsure(self) -> bool:
@@ -622,8 +638,9 @@ def _are_recoded(targets: Tensor, labels: Tensor) -> bool:
     """Whether targets are these labels in another code, row by row, such as the levels below a class."""
     if len(targets) != len(labels):
         return False
-    code = Recoding(signatures(labels, hold_classes(labels)), signatures(targets, hold_classes(targets)))
-    return code.tells and code.fits
+    one, other = signatures(labels, hold_classes(labels)), signatures(targets, hold_classes(targets))
+    code = Recoding(one, other)
+    return (code.tells and code.fits) or torch.equal(one, other)  # a batch of the first two classes, say
 
 
 def _rows_in(batch: Any) -> int | None:

@@ -28,7 +28,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """+1 or −1: times a difference, this is a gain."""
+        """Either +1 or −1: times a difference, this is a gain."""
         return 1 if self.higher_is_better else -1
 
     @property

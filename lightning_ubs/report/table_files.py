@@ -218,34 +218,31 @@ def table_latex(table: Table) -> str:
 
 def significance_latex(tests: Sequence[Significance]) -> str:
     """P-values of each comparison, alone and with Holm's correction."""
-    lines = [
-        r"\begin{tabular}{llllcc}",
-        r"\toprule",
-        r"Metric & Model & Method & Against & $p$ & $p$ (Holm) \\",
-        r"\midrule",
+    rows = [
+        [*map(latex_escape, (test.units.metric.title, test.units.model, pair.ours, pair.theirs)), *p_values]
+        for test in tests
+        for pair in test.pairs
+        for p_values in [(f"{pair.p:.4f}", f"{pair.p_holm:.4f}")]
     ]
-    for test in tests:
-        for pair in test.pairs:
-            names = (test.units.metric.title, test.units.model, pair.ours, pair.theirs)
-            lines.append(" & ".join([*map(latex_escape, names), f"{pair.p:.4f}", f"{pair.p_holm:.4f}"]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    return _tabular("llllcc", r"Metric & Model & Method & Against & $p$ & $p$ (Holm) \\", rows)
 
 
 def verdict_latex(verdicts: Sequence[Verdict]) -> str:
     """Gain and interval per comparison and metric."""
-    lines = [
-        r"\begin{tabular}{lllcc}",
-        r"\toprule",
-        r"Method & Against & Metric & Gain & 95\,\% interval \\",
-        r"\midrule",
-    ]
+    rows = []
     for verdict in verdicts:
         for gain in verdict.gains:
             low, high = gain.interval.low, gain.interval.high
             bounds = f"[${low:+.4f}$, ${high:+.4f}$]" if math.isfinite(low) else "--"
             names = map(latex_escape, (verdict.ours, verdict.theirs, gain.metric.title))
-            lines.append(" & ".join([*names, f"${gain.interval.mean:+.4f}$", bounds]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+            rows.append([*names, f"${gain.interval.mean:+.4f}$", bounds])
+    return _tabular("lllcc", r"Method & Against & Metric & Gain & 95\,\% interval \\", rows)
+
+
+def _tabular(columns: str, heading: str, rows: Iterable[Sequence[str]]) -> str:
+    begin = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule"]
+    lines = [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _cell_text(cell: Cell | None) -> str:

@@ -118,11 +118,11 @@ class Point:
     """A method trained with one budget on one dataset and model: what it cost and what it reached, each (runs,).
 
     Attributes:
-        budget: epochs.
-        samples: samples trained.
-        seconds: seconds of training.
-        values: the first metric.
-        evidence: its differences from Random with the largest budget; None for that itself.
+        budget: Epochs.
+        samples: Samples trained.
+        seconds: Seconds of training.
+        values: The first metric.
+        evidence: Its differences from Random with the largest budget; None for that itself.
     """
 
     budget: int

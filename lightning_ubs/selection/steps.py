@@ -150,7 +150,7 @@ class TrainingSteps:
                 if self._verifies:
                     self._verify(plan, k)
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
-        self.verification.see_loss(loss)
+        self.verification.loss_rows.see(loss)
         verifying = self.verification.is_due
         if self._is_reading or verifying:
             self.reader.see_loss(loss, len(ids), self._batch, ids, check=verifying or k == self._first_batch)

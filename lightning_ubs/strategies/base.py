@@ -49,7 +49,7 @@ class TrainingSet:
         """
         if self.labels is None or self.labels.ndim == 2:
             return self.labels
-        classes, number = self.labels.unique(return_inverse=True)
+        classes, number = torch.unique(self.labels, return_inverse=True)
         return torch.nn.functional.one_hot(number, len(classes)).float()
 
 

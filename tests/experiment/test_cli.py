@@ -132,6 +132,11 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["compare", "by_data=1"], ["by_data=1", "by_data.KEY=VALUE"]),
         (["compare", "by_loss.bce=2"], ["by_loss.bce=2", "'+by_loss.bce=VALUE'"]),
         (["compare", "trainer=5"], ["trainer=5", "trainer.KEY=VALUE"]),
+        (
+            ["train", "trainer=gpu"],
+            ["trainer=gpu: trainer is a group", "trainer.KEY=VALUE, such as trainer.accelerator=gpu"],
+        ),
+        (["train", "callbacks=early"], ["callbacks=early", "+callbacks.NAME._target_=CLASS adds one"]),
         (["compare", "results=null"], ["results=None", "results=mine"]),
         (["compare", "trace=maybe"], ["trace='maybe'", "true or false"]),
         (["compare", "trace_epochs=3"], ["trace_epochs=3", "[0,10]"]),

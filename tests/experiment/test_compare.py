@@ -45,10 +45,11 @@ from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.report.cautions import find_cautions
-from lightning_ubs.report.significance import result_tests
-from lightning_ubs.report.tables import build_tables
+from lightning_ubs.report.results import Results
+from lightning_ubs.report.significance import result_tests, run_tests
+from lightning_ubs.report.tables import build_table, build_tables
 from lightning_ubs.report.training_cost import find_savings, measure_speed
-from lightning_ubs.report.verdict import judge
+from lightning_ubs.report.verdict import gain_of, judge
 
 OWN = Path(__file__).parent / "own_code.py"
 QUICK = {"max_epochs": 4, "accelerator": "cpu"}
@@ -202,12 +203,13 @@ def test_the_printed_verdict_and_the_page_compute_each_table_and_test_once(resul
     records = [*result.records, *shorter]
     save(tmp_path, *records)
     again = Comparison(records, tmp_path, result.monitor)
-    parts = (build_tables, result_tests, judge, find_savings, measure_speed, find_cautions)
+    whole = (Results.__init__, build_tables, result_tests, judge, find_savings, measure_speed, find_cautions)
+    by_metric = (build_table, run_tests, gain_of)
     calls = Counter[str]()
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
-            calls.update(part.__name__ for part in parts if frame.f_code is part.__code__)
+            calls.update(part.__qualname__ for part in (*whole, *by_metric) if frame.f_code is part.__code__)
 
     sys.setprofile(count)
     try:
@@ -215,7 +217,9 @@ def test_the_printed_verdict_and_the_page_compute_each_table_and_test_once(resul
         again.report(formats=["html", "csv", "latex"])
     finally:
         sys.setprofile(None)
-    assert calls == {part.__name__: 1 for part in parts}
+    metrics = len(again._report.results.metrics)
+    assert metrics == 2
+    assert calls == {part.__qualname__: 1 for part in whole} | {part.__qualname__: metrics for part in by_metric}
 
 
 def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(

@@ -117,11 +117,14 @@ class Late(Tiny):
 
 
 def test_targets_of_two_samples_in_other_batches_are_told_of_once() -> None:
-    refusal, told = ran(Late(lambda y: torch.maximum(y, y.roll(1, 0))))
+    def joined(y: Tensor) -> Tensor:
+        return torch.cat([torch.maximum(y[:, :1], y[:, :1].roll(1, 0)), y[:, 1:]], 1)
+
+    refusal, told = ran(Late(joined))
     assert refusal == ""
     assert len(told) == 1
     assert "in 5 of 9 batches of this epoch, the targets of the loss were not the labels of the batch" in told[0]
-    assert ran(Late(lambda y: torch.maximum(y, y.roll(1, 0))), ids=lambda batch: batch[0][:, 0].long()) == ("", [])
+    assert ran(Late(joined), ids=lambda batch: batch[0][:, 0].long()) == ("", [])
 
 
 def test_targets_of_other_samples_in_other_batches_are_told_of_and_then_refused() -> None:
@@ -130,6 +133,21 @@ def test_targets_of_other_samples_in_other_batches_are_told_of_and_then_refused(
     assert "the targets of the loss were not the labels of the batch" in refusal
     assert len(told) == 1
     assert module.current_epoch == 1
+
+
+def test_mixing_in_some_batches_of_a_later_epoch_is_refused_at_its_end() -> None:
+    class Mixes(Tiny):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            if self.current_epoch == 1 and batch_idx % 2 == 1:
+                x, y = 0.7 * x + 0.3 * x.roll(1, 0), 0.7 * y + 0.3 * y.roll(1, 0)
+            return bce(self(x), y)
+
+    module = Mixes(5)
+    refusal, _ = ran(module)
+    assert "of 10 batches of this epoch, the targets of the loss were soft: an augmentation mixes" in refusal
+    assert module.current_epoch == 1
+    assert ran(Mixes(5), ids=False) == ("", [])
 
 
 class Classes(Tiny):
@@ -177,6 +195,25 @@ class Adversarial(Tiny):
         self.optimizers().step()
 
 
+class Guesses(Adversarial):
+    """The other targets differ from sample to sample."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        if batch_idx > 4 and batch_idx % self.every == 0:
+            self.manual_backward(0.01 * bce(self(x), torch.randint(0, 2, y.shape).float()))
+        self.manual_backward(self.loss(self(x), y))
+        self.optimizers().step()
+
+
+class Smooths(Tiny):
+    """Smooths less and less, and by the label."""
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        share = 0.3 / (1 + self.current_epoch) * torch.linspace(0.1, 1, 5)
+        return bce(logits, y * (1 - share) + share / 3)
+
+
 class Buffer(Tiny):
     """Keeps all targets in one tensor, which the next step overwrites."""
 
@@ -200,18 +237,33 @@ class InPlace(Tiny):
         return bce(logits, y)
 
 
+class Halves(Tiny):
+    """Compares some of its samples only, but for the first batches, and returns the predictions of all."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        logits = self(x)
+        self.record(x, logits)
+        kept = slice(len(x) if batch_idx < 4 and self.current_epoch == 0 else 8)
+        return {"loss": bce(logits[kept], y[kept]), "logits": logits}
+
+
 RIGHT: dict[str, Any] = {
     "plain": lambda: Tiny(5),
     "a second task before": lambda: Adversarial(True, 1),
     "a second task behind": lambda: Adversarial(False, 3),
+    "another task in some later steps": lambda: Guesses(True, 3),
+    "smoothed less and less": lambda: Smooths(5),
     "one tensor for all targets": lambda: Buffer(5),
+    "a part of the samples": lambda: Halves(4),
     "smoothed in place": lambda: InPlace(5),
 }
 
 
 @pytest.mark.parametrize("layout", RIGHT)
 def test_right_rows_raise_no_alarm(layout: str) -> None:
-    assert ran(RIGHT[layout](), epochs=3) == ("", [])
+    rows = loader(data(160, q=4), batch_size=16) if layout == "a part of the samples" else None
+    assert ran(RIGHT[layout](), rows, epochs=3) == ("", [])
     accumulating, watch, _ = fit(
         BatchSelection(UBS(), warmup_epochs=1), Tiny(5), loader(Hidden()), max_epochs=2, accumulate_grad_batches=3
     )
@@ -233,15 +285,14 @@ def test_rows_that_are_sorted_in_place_are_found() -> None:
 def test_the_very_tensor_of_the_batch_is_compared_without_a_computation() -> None:
     rows, seen = LossRows(), Y[:8].clone()
     logits = torch.randn(8, 5, requires_grad=True)
-    rows.see(bce(logits, seen), verified=8)
+    rows.verified = 8
+    rows.see(bce(logits, seen))
     assert rows.learn(seen, is_first=True) == (True, ())
     for target, waits in ((seen, 0), (seen.clone(), 1)):
-        rows.drop_step()
         rows.start_step(seen, seen.clone())
         rows.see(bce(logits, target))
         assert len(rows._waiting) == waits
     assert rows.judge() == Differences(batches=2)
-    rows.drop_step()
     rows.start_step(seen, seen.clone())
     rows.see(bce(logits, seen.flip(0)))
     assert rows.judge() == Differences(batches=1, moved=1, moved_rows=8)
