@@ -62,6 +62,7 @@ _HALVES = (_LOG_SIGMOID, _SOFTPLUS)
 # What is computed below these makes the predictions; below the others predictions may be found again.
 _ENDS = frozenset(_TERMS) - {"BinaryCrossEntropyBackward0", *_NLL, *_LOGS, *_DISTANCES}
 _ACTIVATIONS = ("SigmoidBackward0", "SoftmaxBackward0", _LOG_SOFTMAX)
+_WEIGHTS_NEAR = 8  # operations between a head and its weights, at most
 _SAME_VALUES = ("ToCopy", "Clone", "Alias", "Clamp")
 # What comes from one of these holds picked elements, not one label of each sample.
 _PICKING = ("Index", "MaskedSelect", "Gather", "Take", "Nonzero")
@@ -768,6 +769,17 @@ def origin(edge: Edge, through_turns: bool = True) -> Edge:
         edge = node.next_functions[0]
         node = edge[0]
     return edge
+
+
+def nearest_parameters(edge: Edge) -> frozenset[int]:
+    """Those that a head is made of in the fewest operations; they tell it from another head in another step."""
+    nodes = [edge[0]]
+    for _ in range(_WEIGHTS_NEAR):
+        found = frozenset(id(node.variable) for node in nodes if hasattr(node, "variable"))
+        if found:
+            return found
+        nodes = [child for node in nodes if node is not None for child, _ in node.next_functions]
+    return frozenset()
 
 
 def _target(node: Any, parent: Any, index: int, place: TermPlace) -> Tensor | None:

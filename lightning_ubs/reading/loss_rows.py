@@ -155,7 +155,9 @@ class LossRows:
                 moved.append(target)
         if self._place is None:
             usable = same if same and kinds >= _KINDS else coded
-            for chosen, (holds, per_row, known) in list(usable.items())[:1]:
+            # Factors made of the predictions may look like the labels in a first batch; labels hold the fewest numbers.
+            numbers = {(number, place): len(torch.unique(target)) for number, place, target in found}
+            for chosen, (holds, per_row, known) in sorted(usable.items(), key=lambda one: numbers[one[0]])[:1]:
                 self._place, self._classes, self._per_row, self._code = chosen, (classes, holds), per_row, known
         elif is_first and self._place not in (same if self._code is None else coded):
             self._place, self._is_over = None, True  # what stands there is not always the labels

@@ -116,12 +116,14 @@ def matched(
                 if wanted is Proof.REFUTED and not is_believed(group):
                     raise not_pulled([group])
                 return kind, group
+    if place.source == "returned" and place.name == Kind.PROBS:
+        return Kind.PROBS, None  # refused where values say otherwise
     kind = found.kind or kind_by_origin(found.tensor)
     kinds = {head.kind for group in groups for head in group.heads}
-    if kinds == {Kind.SOFTMAX} and kind in (None, Kind.LOGITS) and place.name != Kind.PROBS:
+    if kinds == {Kind.SOFTMAX} and kind in (None, Kind.LOGITS):
         return Kind.SOFTMAX, None
-    if kind is None and place.source == "returned" and place.name in (Kind.PROBS, Kind.LOGITS):
-        kind = Kind(place.name)
+    if kind is None and place.source == "returned" and place.name == Kind.LOGITS:
+        kind = Kind.LOGITS
     return kind, None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -187,8 +188,11 @@ def decode(readings: Sequence[Reading]) -> Observation:
     first = readings[0]
     # Probabilities are float64, which MPS does not have.
     device = first.device or (torch.device("cpu") if first.raw.device.type == "mps" else first.raw.device)
-    raw = _joined([one.raw for one in readings])
-    probs, usable = to_probabilities(raw.to(device), first.kind, [len(one.raw) for one in readings])
+    seen = []
+    for kind, alike in groupby(readings, key=lambda one: one.kind):
+        raws = [one.raw for one in alike]
+        seen.append(to_probabilities(_joined(raws).to(device), kind, [len(raw) for raw in raws]))
+    probs, usable = (_joined(parts) for parts in zip(*seen, strict=True))
     known = [one.targets for one in readings if one.targets is not None]
     return Observation(probs, usable, _joined(known).to(device) if len(known) == len(readings) else None)
 

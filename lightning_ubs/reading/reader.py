@@ -12,7 +12,7 @@ from lightning_ubs._utils.distributed import gather_rows
 from lightning_ubs._utils.files import size_text
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.heads import Group, Place, Watched, main_groups
-from lightning_ubs.reading.loss_graph import Candidate, TermPlace, follow
+from lightning_ubs.reading.loss_graph import Candidate, TermPlace, follow, nearest_parameters
 from lightning_ubs.reading.modules import (
     ModuleWatch,
     find,
@@ -35,6 +35,7 @@ from lightning_ubs.reading.predictions import (
 )
 from lightning_ubs.reading.proof import Proof
 from lightning_ubs.reading.refusals import WAYS_OUT, nothing_found
+from lightning_ubs.reading.scale import Scale
 from lightning_ubs.reading.search import Search
 from lightning_ubs.reading.targets import LabelsOf, Targets, batch_leaves, batch_targets, in_shape, named_targets
 from lightning_ubs.selection.plan import EpochPlan
@@ -78,6 +79,8 @@ class StepReader:
         self._search = Search(ids, self._given is not None or outputs is not None)
         self._found: Candidate | None = None
         self._found_targets: tuple[Tensor, ...] = ()
+        # What predictions hold where a loss of another form shows them.
+        self._other_kinds: dict[TermPlace, Kind] = {}
         self._passes = self._rows = 0
         # Whether modules are watched in this step, and in the next one: until it is clear that they need not be.
         self._watches = self._may_watch = True
@@ -104,6 +107,8 @@ class StepReader:
         self._evaluated: Kind | None = None
         # In which backward pass of a step the predictions were found last.
         self._usual_pass = 0
+        self._other_kinds = {}
+        self._parameters: frozenset[int] = frozenset()
         self._search.begin_fit()
         self._watches = self._may_watch = self._is_open = True
         self.end()
@@ -221,10 +226,11 @@ class StepReader:
         search, rows = self._search, self._rows or plan.rank_size(k)
         if self._watches:
             self._watch.stop()
+        other: Kind | None = None
         if self._found is not None and search.place is not None and search.place.source == "loss":
-            raw = self._found.predictions
+            raw, other = self._found.predictions, self._other_kinds.get(self._found.place)
         elif search.place is None or search.has_looked:
-            raw = self._read_and_prove(plan, k, module, outputs, batch)
+            raw, other = self._read_and_prove(plan, k, module, outputs, batch)
         else:
             raw = self._read_named(search.place, module, outputs, batch, rows)
         if raw is None:
@@ -237,7 +243,7 @@ class StepReader:
             raw, targets = _gathered(raw, targets, plan, k)
         if self._kind is None:
             self._kind = kind_by_values(raw, str(search.place))
-        return Reading(raw, targets, self._kind, self._device)
+        return Reading(raw, targets, other or self._kind, self._device)
 
     def announcement(self, strategy: Strategy, observation: Observation, compact: bool = False) -> str:
         """One sentence for the user: what is read, from where, as what, by what proof, and the memory it takes."""
@@ -258,25 +264,30 @@ class StepReader:
 
     def _read_and_prove(
         self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any
-    ) -> Tensor | None:
-        """The predictions of a step whose heads were looked at, or that comes before any is known."""
+    ) -> tuple[Tensor | None, Kind | None]:
+        """The predictions of a step whose heads were looked at, or that comes before any is known.
+
+        And what they hold, where a loss of another form shows them.
+        """
         search, rows = self._search, plan.rank_size(k)
         self._has_looked, is_open = True, self._is_open
         search.share(plan.layout.world_size)
         search.check_mixed(f"epoch {plan.epoch}, batch {k}")
         groups = search.groups()
-        place = search.place
+        place, other = search.place, None
         if place is None:
             raw = self._first(groups, module, outputs, batch, rows)
         else:
-            raw = self._known(groups) if place.source == "loss" else None
-            raw = self._read_named(place, module, outputs, batch, rows) if raw is None else raw
+            if place.source == "loss":
+                raw, other = self._known(groups)
+            else:
+                raw = self._read_named(place, module, outputs, batch, rows)
             search.check(groups, raw)
         if is_open:
             place = search.place
             search.note(self._outputs is not None or (place is not None and place.source == "returned"))
         self._is_open = search.is_open
-        return raw
+        return raw, other
 
     def _first(
         self, groups: list[Group], module: LightningModule, outputs: Any, batch: Any, rows: int
@@ -306,6 +317,7 @@ class StepReader:
         self._may_watch = place.source == "module"
         self._search.settle(place, group, width)
         if group is not None:
+            self._parameters = nearest_parameters(group.heads[0].origin)
             labeled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
             ways = self._search.ways
             self._target_way = next((way for way in labeled if way in ways), None) or next(iter(labeled), None)
@@ -320,26 +332,48 @@ class StepReader:
         labels = self._search.num_labels or next((one.shape[1] for one in self._search.labels if one.ndim == 2), None)
         raise nothing_found(rows, labels, self._search.heads, self._search.unfitting, ran, compiled, outputs)
 
-    def _known(self, groups: list[Group]) -> Tensor:
-        """Predictions where the loss showed them before; a loss of another form is proven anew."""
+    def _known(self, groups: list[Group]) -> tuple[Tensor, Kind | None]:
+        """Predictions where the loss showed them before; a loss of another form is proven anew.
+
+        And what they hold, if that is something else than at the usual place.
+        """
         search = self._search
         for group in groups:
             for head in group.heads:
                 if search.is_chosen(head) and head.predictions is not None:
-                    return head.predictions
+                    term = head.place.term
+                    return head.predictions, None if term is None else self._other_kinds.get(term)
         fitting = [one for one in groups if one.heads[0].width == search.num_labels]
         for wanted in (Proof.PROVEN, Proof.OPEN):
-            heads = [group.readable for group in main_groups(fitting, wanted)]
-            same = [head for head in heads if head is not None and head.kind is self._kind]
-            if len(same) == 1 and same[0].predictions is not None:
-                if same[0].place.term is not None:
-                    search.ways.append(same[0].place.term)
-                return same[0].predictions
+            main = main_groups(fitting, wanted)
+            same = [group for group in main if group.readable is not None and group.readable.kind is self._kind]
+            other = [group for group in main if self._shows_otherwise(group)]
+            chosen = same or (other if len(main) == 1 else [])
+            shown = chosen[0].readable if len(chosen) == 1 else None
+            if shown is None or shown.predictions is None:
+                continue
+            other_kind = None if shown.kind is self._kind else shown.kind
+            if shown.place.term is not None:
+                search.ways.append(shown.place.term)
+                if other_kind is not None:
+                    self._other_kinds[shown.place.term] = other_kind
+            return shown.predictions, other_kind
         seen = "; ".join(head.text for head in search.heads)
         raise SelectionError(
             f"no predictions: {search.place} was not found in this step's loss{f', only {seen}' if seen else ''}; "
             f"{WAYS_OUT}."
         )
+
+    def _shows_otherwise(self, group: Group) -> bool:
+        """Whether a head shows the same predictions as the usual one, as something else: probabilities for logits."""
+        head, classes = group.readable, Kind.SOFTMAX
+        if self._given is not None or head is None or head.kind is None or group.is_of_module:
+            return False
+        if group.evidence is None or group.evidence.is_moved or not group.is_likely:
+            return False
+        is_same = bool(self._parameters & nearest_parameters(head.origin))
+        is_alike = (head.kind is classes) == (self._kind is classes)
+        return is_same and is_alike and group.scale is Scale.SHOWN
 
     def _read_named(self, place: Place, module: LightningModule, outputs: Any, batch: Any, rows: int) -> Tensor:
         found = read_named(place, self._outputs, module, self._watch, outputs, batch, first=False)

@@ -531,6 +531,93 @@ def test_shapes_that_hold_a_row_per_sample_all_the_same(reshaped: Any, batch_siz
     assert_true_head(module, train(module, loader(batch_size=batch_size), targets=True))
 
 
+def one_sided(logits: Tensor, y: Tensor) -> Tensor:
+    """Asymmetric, with positives that count in full and a focus that gradients do not pass."""
+    p = logits.sigmoid()
+    negative = (1 - p + 0.05).clamp(max=1)
+    loss = y * p.clamp(min=1e-8).log() + (1 - y) * negative.clamp(min=1e-8).log()
+    with torch.no_grad():
+        weight = (1 - p * y - negative * (1 - y)).pow(4 * (1 - y))
+    return -(loss * weight).mean()
+
+
+@pytest.mark.filterwarnings("error:in .* batches of this epoch:UserWarning")
+def test_factors_that_look_like_labels_are_not_taken_for_the_targets() -> None:
+    class OneSided(Layout):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return one_sided(self.shown(batch[0], self.net(batch[0][:, 1:])), batch[1])
+
+    module = OneSided()
+    assert_true_head(module, train(module, loader(batch_size=14)))
+
+
+FORMS: dict[str, Any] = {
+    "cross-entropy": bce,
+    "squares": lambda z, y: nn.functional.mse_loss(z.sigmoid(), y),
+    "asymmetric": asymmetric,
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in FORMS for b in FORMS if a != b])
+@pytest.mark.parametrize("by_epoch", [False, True], ids=["by step", "by epoch"])
+def test_a_loss_that_shows_probabilities_in_one_step_and_logits_in_another_is_followed(
+    first: str, second: str, by_epoch: bool
+) -> None:
+    class Alternating(Layout):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            turn = self.current_epoch if by_epoch else batch_idx
+            return FORMS[second if turn % 2 else first](self.shown(x, self.net(x[:, 1:])), y)
+
+    module = Alternating()
+    assert_true_head(module, train(module, targets=True))
+
+
+def test_another_head_in_steps_with_another_form_of_the_loss_is_not_taken_for_the_first() -> None:
+    class TwoHeads(Layout):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(D - 1, Q)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            logits = self.shown(x, self.net(x[:, 1:]))
+            loss = FORMS["squares"](self.other(x[:, 1:]), y) if batch_idx % 2 else bce(logits, y)
+            return {"loss": loss, "probs": logits.sigmoid()} if self.returns else loss
+
+    module: Any = TwoHeads()
+    module.returns = False
+    with pytest.raises(SelectionError, match=r"was not found in this step's loss.*return"):
+        train(module)
+    module = TwoHeads()
+    module.returns = True
+    assert_true_head(module, train(module))
+
+
+def test_what_is_returned_as_probs_is_believed_to_be_probabilities_whatever_made_them() -> None:
+    class OfPairs(Layout):
+        """Marginals of a field over all sets of labels: a product, as logits are."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = nn.Parameter(0.3 * torch.randn(Q, Q))
+            sets = [[(number >> label) & 1 for label in range(Q)] for number in range(2**Q)]
+            self.register_buffer("sets", torch.tensor(sets, dtype=torch.float32))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            logits = self.net(x[:, 1:])
+            scores = logits @ self.sets.T + ((self.sets @ self.pairs) * self.sets).sum(1)
+            own = (logits * y).sum(1) + ((y @ self.pairs) * y).sum(1)
+            logs = scores.log_softmax(1)
+            probs = logs.exp() @ self.sets
+            self.record(x, probs.detach().logit())
+            return {"loss": (scores.logsumexp(1) - own).mean(), "probs": probs}
+
+    module = OfPairs()
+    assert_true_head(module, train(module), tolerance=1e-5)
+
+
 VARIANTS: dict[str, Any] = {
     "weight": lambda z, y: bce(z, y, weight=torch.rand(Q)),
     "pos_weight": lambda z, y: bce(z, y, pos_weight=torch.rand(Q)),
