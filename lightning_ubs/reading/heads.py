@@ -10,7 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.loss_graph import Candidate, Edge, LossGraph, Pulls, TermPlace, follow, operands, origin
+from lightning_ubs.reading.loss_graph import (
+    Candidate,
+    Edge,
+    LossGraph,
+    Pulls,
+    TermPlace,
+    follow,
+    nearest_parameters,
+    operands,
+    origin,
+)
 from lightning_ubs.reading.predictions import Kind, as_rows, kind_by_origin, to_probabilities
 from lightning_ubs.reading.proof import (
     PASSED,
@@ -530,8 +540,9 @@ def grouped(heads: list[Head], before: Mapping[Place, Evidence]) -> list[Group]:
 def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
     """Groups with this proof that say something of their own.
 
-    What others are computed from is part of these, later backward passes of a step repeat the first, heads with
-    the same values are one, and what modules return counts where the loss shows nothing as good.
+    What others are computed from is part of these, later backward passes of a step repeat the first unless
+    other weights make what is proven there, heads with the same values are one, and what modules return counts where the loss shows
+    nothing as good.
     """
     found = [group for group in groups if group.proof is wanted and (group.is_pulled or not group.is_of_module)]
     of_loss = [group for group in found if not group.is_of_module]
@@ -546,7 +557,7 @@ def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
     for group in found:
         # Without labels, predictions of another width may as well be the main ones.
         is_other = group.evidence is None and _width_of(group) not in widths
-        if group.heads[0].place.backward_pass != first and not is_other:
+        if group.heads[0].place.backward_pass != first and not is_other and not _is_another(group, found, first):
             continue
         same = next((other for other in kept if _are_alike(group.readable, other.readable)), None)
         if same is None:
@@ -555,6 +566,16 @@ def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
             same.targets += group.targets
             same.pulled_targets += group.pulled_targets
     return kept
+
+
+def _is_another(group: Group, groups: list[Group], first: int) -> bool:
+    """Whether what a later backward pass proves is made of other weights than the heads of the first one."""
+    if group.proof is not Proof.PROVEN:
+        return False
+    known = [one.heads[0].origin for one in groups if one.heads[0].place.backward_pass == first]
+    weights = [nearest_parameters(edge) for edge in known]
+    own = nearest_parameters(group.heads[0].origin)
+    return bool(own) and all(weights) and own.isdisjoint(frozenset().union(*weights))
 
 
 def _width_of(group: Group) -> int | None:

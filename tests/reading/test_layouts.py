@@ -594,6 +594,30 @@ def test_another_head_in_steps_with_another_form_of_the_loss_is_not_taken_for_th
     assert_true_head(module, train(module))
 
 
+@pytest.mark.parametrize("form", ["cross-entropy", "squares"])
+def test_a_head_that_is_trained_on_the_labels_in_an_earlier_backward_pass_is_ambiguous(form: str) -> None:
+    class Probed(Layout):
+        def __init__(self, returns: bool) -> None:
+            super().__init__()
+            self.automatic_optimization, self.returns = False, returns
+            self.probe = nn.Linear(D - 1, Q)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(FORMS[form](self.probe(x[:, 1:]), y))
+            logits = self.shown(x, self.net(x[:, 1:]))
+            self.manual_backward(bce(logits, y))
+            optimizer.step()
+            return {"probs": logits.sigmoid()} if self.returns else None
+
+    with pytest.raises(SelectionError, match=r"which of them are the main ones is ambiguous; return"):
+        train(Probed(returns=False))
+    module = Probed(returns=True)
+    assert_true_head(module, train(module))
+
+
 def test_what_is_returned_as_probs_is_believed_to_be_probabilities_whatever_made_them() -> None:
     class OfPairs(Layout):
         """Marginals of a field over all sets of labels: a product, as logits are."""
