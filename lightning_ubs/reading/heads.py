@@ -541,8 +541,8 @@ def main_groups(groups: list[Group], wanted: Proof) -> list[Group]:
     """Groups with this proof that say something of their own.
 
     What others are computed from is part of these, later backward passes of a step repeat the first unless
-    other weights make what is proven there, heads with the same values are one, and what modules return counts where the loss shows
-    nothing as good.
+    other weights make what is proven there, heads with the same values are one, and what modules return counts
+    where the loss shows nothing as good.
     """
     found = [group for group in groups if group.proof is wanted and (group.is_pulled or not group.is_of_module)]
     of_loss = [group for group in found if not group.is_of_module]
