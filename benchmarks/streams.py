@@ -3,6 +3,8 @@
 ``python -m benchmarks.streams [--engines litdata streaming] [--samples 2000000] [--chunks 400] [--workers 2]
 [--processes 2] [--folder FOLDER]`` writes the chunks, reads an epoch in each order with a cache of a tenth of them, and
 prints, per order, chunks fetched into the cache, how often that is per chunk and epoch, and samples per second.
+``--rounds R`` reads each order for ``--seconds`` instead, all in turn, R times, and prints rates over the engine's own
+in the same round: by the clock, and by the processor time of all processes and workers.
 ``--plan N`` measures the plan of an epoch of N samples instead, without data.
 """
 
@@ -13,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch.utils.data import DataLoader
 
@@ -120,7 +124,7 @@ def work(job: dict[str, Any]) -> None:
     dataset = open_dataset(Path(job["source"]), Path(job["cache"]), job["engine"], own, job["together"])
     loader = loader_of(job, dataset, rank)
     torch.distributed.barrier()
-    started, count = time.perf_counter(), 0
+    started, count, before = time.perf_counter(), 0, used()
     for batch in loader:
         count += len(batch["x"])
         # Ranks go step by step together, as the gradients of a training make them.
@@ -128,8 +132,16 @@ def work(job: dict[str, Any]) -> None:
         torch.distributed.all_reduce(goes_on, torch.distributed.ReduceOp.MIN)
         if not goes_on:
             break
-    print(json.dumps({"samples": count, "seconds": time.perf_counter() - started}), flush=True)
+    seconds, processor = time.perf_counter() - started, used() - before
+    print(json.dumps({"samples": count, "seconds": seconds, "processor": processor}), flush=True)
     os._exit(0)  # workers of a reading that is cut short need not be waited for
+
+
+def used() -> float:
+    """Processor seconds of this process and of its workers, living or dead."""
+    own = psutil.Process()
+    times = [own.cpu_times(), *(child.cpu_times() for child in own.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times) + times[0].children_user + times[0].children_system)
 
 
 class Fetches:
@@ -155,7 +167,7 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
     job |= {"workers": options.workers, "window": options.window}
     job["together"] = options.window * -(-options.samples // options.chunks)
     # A permutation opens so many chunks that an epoch of it would take hours; its rates show in a minute.
-    job["seconds"] = options.seconds if order == "permutation" else math.inf
+    job["seconds"] = options.seconds if order == "permutation" or options.rounds else math.inf
     world = str(options.processes)
     port = str(20000 + os.getpid() % 20000)
     common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -179,7 +191,27 @@ def measure(source: Path, engine: str, order: str, options: argparse.Namespace) 
         return None
     results = [json.loads(lines[-1]) for lines in outputs]
     samples, seconds = sum(one["samples"] for one in results), max(one["seconds"] for one in results)
-    return {"order": order, "samples": samples, "seconds": seconds, "fetches": fetches.count}
+    processor = sum(one["processor"] for one in results)
+    return {"samples": samples, "seconds": seconds, "processor": processor, "fetches": fetches.count}
+
+
+def rates(source: Path, engine: str, options: argparse.Namespace) -> None:
+    """Rates over those of the first order, in rounds of all orders in turn."""
+    ratios: dict[str, list[tuple[float, float]]] = {order: [] for order in options.orders[1:]}
+    for number in range(options.rounds):
+        turn = options.orders if number % 2 else options.orders[::-1]
+        seen = {order: measure(source, engine, order, options) for order in turn}
+        peer = seen[options.orders[0]]
+        for order, found in ratios.items():
+            one = seen[order]
+            if peer is not None and one is not None:
+                share = one["samples"] / peer["samples"]
+                by_clock, by_processor = (peer[unit] / one[unit] * share for unit in ("seconds", "processor"))
+                found.append((by_clock, by_processor))
+                print(f"{engine}, {order}: {by_clock:.2f} by the clock, {by_processor:.2f} by processor", flush=True)
+    for order, found in ratios.items():
+        clock, processor = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"{engine}, {order} / {options.orders[0]}, {len(found)} rounds: {clock:.2f}, {processor:.2f}", flush=True)
 
 
 def plan(samples: int) -> None:
@@ -214,7 +246,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=60.0, help="after which reading a permutation is cut short")
+    parser.add_argument("--rounds", type=int, default=0, help="compares rates in so many rounds")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="after which reading is cut short: a permutation, or in rounds"
+    )
     parser.add_argument("--folder", type=Path, help="keeps the chunks for the next time")
     parser.add_argument("--plan", type=int)
     parser.add_argument("--job")
@@ -231,6 +266,9 @@ def main() -> None:
                 write(source, engine, options.samples, options.chunks)
             chunks = sum(path.suffix in (".bin", ".mds") for path in source.iterdir())
             print(f"{engine}: {options.samples:,} samples in {chunks} chunks", flush=True)
+            if options.rounds:
+                rates(source, engine, options)
+                continue
             print(
                 "| order | samples read | chunks fetched | fetched per chunk and epoch | samples/s |\n"
                 "|---|---|---|---|---|"

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from stored_results import interval, stored, table
 
-from lightning_ubs._utils.known_metrics import THIRDS
+from lightning_ubs._utils.metric_names import THIRDS
+from lightning_ubs.report.evidence import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Run
-from lightning_ubs.report.statistics import MIN_UNITS, Interval, holm_divisors
 from lightning_ubs.report.verdict import DEFAULT_MARGIN, Gain, Verdict, gain_of
 from lightning_ubs.report.words import signed
 

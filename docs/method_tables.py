@@ -23,7 +23,7 @@ from stored_results import (
     table,
 )
 
-from lightning_ubs.report.statistics import competition_ranks, exact_wilcoxon, holm
+from lightning_ubs.report.evidence import competition_ranks, exact_wilcoxon, holm
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "experiment"
 PAPER_SETS = tuple(OmegaConf.load(CONFIGS / "paper_table.yaml").grid.data)

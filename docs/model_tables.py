@@ -26,8 +26,8 @@ from stored_results import (
 )
 
 import lightning_ubs.report
+from lightning_ubs.report.evidence import competition_ranks
 from lightning_ubs.report.results import Run
-from lightning_ubs.report.statistics import competition_ranks
 from lightning_ubs.report.words import signed
 
 PRINTED = Path(lightning_ubs.report.__file__).parent / "paper_tables.csv"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from method_tables import kinds
+from alternative_tables import ALTERNATIVE_TABLES
+from method_tables import METRICS, kinds
 from model_tables import NAMES, by_model
-from stored_results import gains, mean, savings, stored
+from stored_results import ByMethod, evidence, gains, mean, savings, stored
 
 from lightning_ubs.methods import looks
+from lightning_ubs.report.evidence import Interval, paired_interval
 from lightning_ubs.report.figures.canvas import INK, MUTED, house_style, name_width, new_figure
-from lightning_ubs.report.figures.rendering import to_svg
-from lightning_ubs.report.statistics import paired_interval
+from lightning_ubs.report.gallery import to_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BETTER, WORSE = "#5b3fd6", "#c2410c"
+# The two kinds of sets of experiment=savings, as its file names them.
+RARE, PLENTY = ("rcv1subset1_aligned", "bibtex", "yahoo-Arts1"), "tmc2007-500"
+BUDGETS = (20, 40, 80)
 # Methods of experiment=savings, and the length of their epochs against a plain one.
 SHOWN = {"Random": 1.0, "UBS": 1.0, "Loss": 1.0, "InfoBatch": 0.75, "Random half": 0.5}
 
@@ -68,6 +73,94 @@ def _forest(rows: list[tuple[str, list[float]]]) -> Figure:
     return figure
 
 
+def gain_by_kind() -> Figure:
+    """Each method against Random on the two kinds of the paper's sets, in two metrics."""
+    columns: dict[str, list[Row]] = {}
+    for metric, title, _ in METRICS[:2]:
+        rows = columns.setdefault(title, [])
+        for name, by_data in kinds().items():
+            rows += [(name, None), *_against_random(list(by_data.values()), metric)]
+    return _side_by_side(columns)
+
+
+def gain_at_equal_training() -> Figure:
+    """Each method of experiment=savings against Random with as many epochs."""
+    rare = {budget: [of_budget(data, budget) for data in RARE] for budget in BUDGETS}
+    every = [runs for one in rare.values() for runs in one]
+    return _side_by_side(
+        {
+            "rare labels: average precision": _against_random(every, "map"),
+            "rare labels, 20 epochs: Macro-AUC": _against_random(rare[20], "macro_auc"),
+            "plenty of samples: Macro-AUC": _against_random([of_budget(PLENTY, 80)], "macro_auc"),
+        }
+    )
+
+
+def gain_by_selection() -> Figure:
+    """Each selection on top of a weighted or balanced loss, over the sets of the short trainings."""
+    rows = [line.replace("**", "").split(" | ") for line in ALTERNATIVE_TABLES["short_selections"]().splitlines()[2:]]
+    chosen = {row[0].strip("| ").partition(": ")[2]: row for row in rows if row[0].startswith("| weighted or balanced")}
+    return _side_by_side(
+        {
+            title: [(name, _bounds(row[column])) for name, row in chosen.items()]
+            for title, column in (("Macro-AUC", -2), ("average precision", -1))
+        }
+    )
+
+
+def _bounds(cell: str) -> Bounds:
+    """The numbers of a cell with an interval."""
+    return Bounds(*(float(one.replace("−", "-")) for one in re.findall(r"[+−][\d.]+", cell)))
+
+
+def of_budget(data: str, budget: int) -> ByMethod:
+    """The runs of experiment=savings on one set that trained as many epochs."""
+    return {method: folds for (method, epochs), folds in savings()[data].items() if epochs == budget}
+
+
+class Bounds(NamedTuple):
+    """A mean and its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+Row = tuple[str, Interval | Bounds | None]
+
+
+def _against_random(units: Sequence[ByMethod], metric: str) -> list[Row]:
+    methods = [method for method in units[0] if method != "Random"]
+    return [(method, evidence(units, method, metric).interval()) for method in methods]
+
+
+def _side_by_side(columns: Mapping[str, Sequence[Row]]) -> Figure:
+    """A panel for each column, with the same rows; a row without an interval is a heading."""
+    names = [name for name, _ in next(iter(columns.values()))]
+    left, height = name_width(names), 0.9 + 0.24 * len(names)
+    figure, axes = new_figure("", 6.8, height, left=left, top=0.3)
+    axes.set_axis_off()
+    start, width = left / 6.8, (1 - left / 6.8) / len(columns)
+    for number, (title, rows) in enumerate(columns.items()):
+        panel = figure.add_axes((start + number * width, 0.42 / height, width - 0.035, 1 - 0.75 / height))
+        panel.set_title(title, fontsize=9)
+        for row, (_, gain) in enumerate(rows):
+            if gain is not None:
+                color = BETTER if gain.mean > 0 else WORSE
+                panel.plot([gain.low, gain.high], [row, row], color=color, linewidth=2.5, alpha=0.45, zorder=2)
+                panel.scatter([gain.mean], [row], s=36, color=color, zorder=4)
+        panel.axvline(0, color=INK, linewidth=1)
+        panel.set_yticks(range(len(rows)), names if number == 0 else [""] * len(rows))
+        for label, (_, gain) in zip(panel.get_yticklabels(), rows, strict=True):
+            label.set_fontweight("bold" if gain is None else "normal")
+        panel.tick_params(axis="y", length=0)
+        panel.locator_params(axis="x", nbins=4)
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.grid(axis="y", visible=False)
+        panel.grid(axis="x", visible=True)
+    return figure
+
+
 def savings_by_samples() -> Figure:
     """Macro-AUC against the length of a training, counted in plain epochs: a panel for each set, three budgets each."""
     by_data, look = savings(), looks(SHOWN)
@@ -80,8 +173,8 @@ def savings_by_samples() -> Figure:
         panel.set_title(data, fontsize=9)
         handles = [
             panel.plot(
-                [budget * SHOWN[method] for budget in (20, 40, 80)],
-                [mean(runs[method, budget]) for budget in (20, 40, 80)],
+                [budget * SHOWN[method] for budget in BUDGETS],
+                [mean(runs[method, budget]) for budget in BUDGETS],
                 color=look[method].color,
                 linestyle=look[method].dash,
                 marker="o",
@@ -99,6 +192,9 @@ def savings_by_samples() -> Figure:
 PICTURES: dict[str, Callable[[], Figure]] = {
     "gain_by_set": gain_by_set,
     "gain_by_model": gain_by_model,
+    "gain_by_kind": gain_by_kind,
+    "gain_at_equal_training": gain_at_equal_training,
+    "gain_by_selection": gain_by_selection,
     "savings_by_samples": savings_by_samples,
 }
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_ubs.report.evidence import Difference, Evidence, paired_interval
 from lightning_ubs.report.method import ordered
 from lightning_ubs.report.results import Run, load_results
-from lightning_ubs.report.statistics import Difference, Evidence, paired_interval
 from lightning_ubs.report.training_cost import speed_ratio
 from lightning_ubs.report.words import signed
 

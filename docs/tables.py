@@ -1,7 +1,7 @@
 """Write the tables and pictures of README.md and of the pages of results: ``python docs/tables.py [--check]``.
 
 A short table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, a long one is a file in
-``docs/numbers`` that a page shows; the words around them are written by hand.
+``docs/numbers`` that a page links to or shows; the words around them are written by hand.
 Results come from the stores in ``docs/results``; costs from ``docs/results/epoch_cost.json``, which
 ``python -m benchmarks --only epoch --json docs/results/epoch_cost.json`` writes.
 """
@@ -23,11 +23,9 @@ import numpy as np
 from alternative_tables import ALTERNATIVE_TABLES
 from method_tables import METHOD_TABLES, gains_by_set
 from model_tables import MODEL_TABLES
-from pictures import PICTURES, drawn
+from pictures import BUDGETS, PICTURES, PLENTY, RARE, drawn, of_budget
 from stored_results import (
-    ByMethod,
     Folds,
-    Trained,
     complete,
     counted,
     evidence,
@@ -52,11 +50,8 @@ PAGES = (
     ),
 )
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-FILED = re.compile(r"^:file: numbers/(\w+)\.csv$", re.MULTILINE)
+FILED = re.compile(r"(?:\]\(|^:file: )numbers/(\w+)\.csv", re.MULTILINE)
 
-# The two kinds of sets of experiment=savings, as its file names them.
-RARE, PLENTY = ("rcv1subset1_aligned", "bibtex", "yahoo-Arts1"), "tmc2007-500"
-BUDGETS = (20, 40, 80)
 LONGEST = BUDGETS[-1]
 
 # Numbers of epochs that experiment=main_table may train, and what a longer training may still gain.
@@ -81,8 +76,8 @@ def savings_equal() -> str:
     are the same training to the last digit.
     """
     by_data = savings()
-    rare = {budget: [_of(by_data[data], budget) for data in RARE] for budget in BUDGETS}
-    plenty = [_of(by_data[PLENTY], LONGEST)]
+    rare = {budget: [of_budget(data, budget) for data in RARE] for budget in BUDGETS}
+    plenty = [of_budget(PLENTY, LONGEST)]
     every = [runs for one in rare.values() for runs in one]
     shown = [*((runs, "macro_auc") for runs in rare.values()), (every, "map"), (plenty, "macro_auc")]
     rows = []
@@ -99,10 +94,6 @@ def savings_equal() -> str:
         f"plenty of samples ({folds} folds): Macro-AUC",
     ]
     return table(head, rows)
-
-
-def _of(runs: Mapping[Trained, Folds], budget: int) -> ByMethod:
-    return {method: folds for (method, epochs), folds in runs.items() if epochs == budget}
 
 
 def drawing() -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -203,10 +202,11 @@ class BatchSelection(Callback):
         self.known_labels = KnownLabels(label_names)
         reader = StepReader(outputs, targets, kind, device, "targets" in self.strategy.needs, ids)
         self._steps = TrainingSteps(self._selector, reader, IdVerification(ids), self.unbiased, refresh)
+        self._key = super().state_key if loader is None else f"{super().state_key}[loader={loader!r}]"
         self._fit: FitSession | None = None
         self._random_states: dict[str, Any] | None = None
         self._only_evaluates = False
-        self._seconds = 0.0
+        self._seconds = 0.0  # that selection took on the host in this epoch
 
     def __repr__(self) -> str:
         return call_repr(self)
@@ -214,7 +214,7 @@ class BatchSelection(Callback):
     @property
     @override
     def state_key(self) -> str:
-        return super().state_key if self.loader is None else f"{super().state_key}[loader={self.loader!r}]"
+        return self._key  # Lightning asks for it at every hook
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -228,7 +228,7 @@ class BatchSelection(Callback):
         check_epochs_are_counted(trainer, self.epoch_size)
         self._check_others(trainer)
         self._fit = FitSession(self, trainer, self._selector, self._seed_beside_others(trainer))
-        self._steps.begin_fit(pl_module, continues=trainer.current_epoch > 0)
+        self._steps.begin_fit(self._fit, pl_module, continues=trainer.current_epoch > 0)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -245,27 +245,27 @@ class BatchSelection(Callback):
         """Fix the schedule, restore random generators, and plan the epoch that the trainer stands in."""
         if self.refresh is not None:
             self.refresh.check(pl_module)
-        with self._timed():
-            self._session.begin()
+        started = time.perf_counter()
+        self._session.begin()
+        self._seconds += time.perf_counter() - started
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure (U, C, w, P) and draw the epoch's plan, unless a resume has done so."""
-        with self._timed():
-            self._session.random.proceed()
-            self._steps.begin_epoch(self._session.prepare())
+        started, session = time.perf_counter(), self._session
+        session.random.proceed()
+        self._steps.begin_epoch(session.prepare())
+        self._seconds += time.perf_counter() - started
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Verify that the batch holds the planned samples."""
-        self._steps.begin(self._session, pl_module, batch)
+        self._steps.begin(batch, batch_idx)
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Read predictions and targets from the loss's graph, and weigh its rows."""
-        self._steps.before_backward(self._session, pl_module, loss)
-        if trainer.world_size > 1:
-            self._session.even_out(loss)
+        self._steps.before_backward(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -277,9 +277,9 @@ class BatchSelection(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Buffer the step's predictions for the strategy, and share random states for checkpoints."""
-        with self._timed():
-            self._steps.finish(self._session, pl_module, outputs, batch)
-            self._session.random.share(after_step=True)
+        started = time.perf_counter()
+        self._steps.finish(outputs, batch, batch_idx)
+        self._seconds += time.perf_counter() - started
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -529,7 +529,7 @@ class BatchSelection(Callback):
 
     def predict_all(self, epoch: int, loader: DataLoader[Any]) -> None:
         """Update the strategy with predictions of all samples, as ``refresh`` says; the session calls it."""
-        self._steps.evaluate(self._session, epoch, loader)
+        self._steps.evaluate(epoch, loader)
 
     def _check_others(self, trainer: Trainer) -> None:
         """Two of these callbacks must have their own loader and their own strategy."""
@@ -556,15 +556,6 @@ class BatchSelection(Callback):
             self._fit = None
         self._steps.end_fit()
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Count the seconds that selection takes on the host."""
-        started = time.perf_counter()
-        yield
-        self._seconds += time.perf_counter() - started
-
     @property
     def _session(self) -> FitSession:
-        if self._fit is None:
-            raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
-        return self._fit
+        return self._steps.session

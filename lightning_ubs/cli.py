@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_ubs._utils.checks import did_you_mean
-from lightning_ubs.errors import ConfigError, UsageError
+from lightning_ubs.errors import UsageError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-sc", "--shell-completion", "--shell_completion"):
         return _complete(rest)
     if command not in COMMANDS:
-        way_out = did_you_mean(command, COMMANDS, f"commands are {', '.join(COMMANDS)}.")
-        return _complain(f"there is no command {command!r}; {way_out}", 2)
+        hint = did_you_mean(command, COMMANDS, f"commands are {', '.join(COMMANDS)}.")
+        return _complain(f"there is no command {command!r}; {hint}", 2)
     try:
         return _data(rest) if command == "data" else _hydra(command, rest)
     except UsageError as error:
@@ -196,8 +196,9 @@ def compare_task(config: DictConfig) -> None:
     from lightning_ubs.experiment.commands import compare_command
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    options = _report_options(plain["report"])
-    compare_command(plain, _say, lambda records: _report(plain["results"], options, records))
+    if plain["report"] is not False:
+        _check_report(plain["report"])
+    compare_command(plain, _say, lambda records: _report(plain["results"], plain["report"], records))
 
 
 @_guarded
@@ -206,20 +207,33 @@ def report_task(config: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    _report(plain["results"], _report_options(plain["report"]))
+    _check_report(plain["report"])
+    _report(plain["results"], plain["report"])
 
 
-def _report_options(given: Any) -> dict[str, Any]:
-    """What is said of the report, refused before any run where it is no set of options."""
-    if not isinstance(given, dict):
-        raise ConfigError(f"report={given!r} is no set of options; to write less, use report.formats=[csv].")
-    return given
+def _check_report(options: Any) -> None:
+    """Refuse what no report can be made with, before anything is run for it."""
+    from lightning_ubs.errors import ConfigError
+    from lightning_ubs.report.report import checked_formats
+    from lightning_ubs.report.verdict import checked_margin
+
+    if not isinstance(options, dict):
+        raise ConfigError(
+            f"report={options!r} is a section and takes no value of its own; set its keys, such as "
+            "report.formats=[html]; compare makes none with report=false."
+        )
+    checked_formats(options["formats"])
+    checked_margin(options["margin"])
 
 
-def _report(results: str, options: dict[str, Any], records: Sequence[RunRecord] = ()) -> None:
+def _report(results: str, options: dict[str, Any] | Literal[False], records: Sequence[RunRecord] = ()) -> None:
     """Say the verdict on these runs, if any, and write the report of the folder."""
     from lightning_ubs.report import Report
 
+    if options is False:
+        if records:
+            _say(Report.of(records).summary)
+        return
     options = dict(options)
     output, formats = options.pop("output") or Path(results) / "report", options.pop("formats")
     command = _TYPED.get() if records else ""  # what made the runs, not what made the page of them

@@ -80,9 +80,10 @@ class Comparison:
         options = {"margin": self.margin} | options
         folder = options.pop("output", None) or self.results / "report"
         formats = options.pop("formats", DEFAULT_FORMATS)
-        whole = Report.of_folder(self.results, **options)
-        same = options == {"margin": self.margin} and whole.about(self.records) is whole
-        return (self._report if same else whole).write(folder, formats)
+        stored = {(record.key, record.label) for record in ResultsStore(self.results).records()}
+        alone = stored == {(record.key, record.label) for record in self.records}
+        known = alone and options == {"margin": self.margin}  # then all of it is computed, or will be for the verdict
+        return (self._report if known else Report.of_folder(self.results, **options)).write(folder, formats)
 
 
 def compare(
@@ -148,9 +149,8 @@ def compare(
         named = with_controls(named_selections(selections)) if controls else named_selections(selections)
         runs = plan_from_objects(module, data, named, pairs, _settings(trainer), monitored, trace)
     outcome = run_grid(runs, store, jobs, engine)
-    keys = {run.key for run in runs}
-    records = {record.key: record for record in store.records() if record.key in keys and record.finished}
     outcome.check()
+    records = outcome.records
     # A run that was done under another name is called as it is now.
     renamed = [replace(records[run.key], label=run.identity.label) for run in runs]
     return Comparison(renamed, Path(results), monitored[0], margin)

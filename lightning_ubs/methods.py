@@ -1,4 +1,4 @@
-"""The methods of batch selection that this package brings: one row says all that identifies one.
+"""The methods of batch selection of this package: one row says all that identifies one.
 
 A method that is added is named here once, and nowhere else: `selection=KEY`, `compare`, reports and the tests of all
 methods find it by its row. A file ``configs/selection/KEY.yaml`` may say what its settings mean; without one, they are

@@ -20,7 +20,7 @@ from torchmetrics.classification import BinaryF1Score, BinaryHammingDistance
 from torchmetrics.functional.classification import multilabel_average_precision
 from torchmetrics.utilities import dim_zero_cat
 
-from lightning_ubs._utils.known_metrics import METRICS, THIRDS
+from lightning_ubs._utils.metric_names import METRICS, THIRDS
 
 __all__ = [
     "HIGHER_IS_BETTER",

@@ -90,7 +90,8 @@ class IndexedDataset(Dataset[Any]):
         missing = [block for block in needed.tolist() if not self._is_there(block)]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(_FETCHES, len(missing))) as pool:
-                list(pool.map(self._fetch, missing))
+                # Added up here: threads that add to one number may lose what another one added.
+                self.fetches += sum(pool.map(self._fetch, missing))
         samples: list[Any] = [None] * len(wanted)
         for block, places in zip(needed.tolist(), np.split(order, firsts[1:]), strict=True):
             read = self._read(block, wanted[places].tolist())
@@ -103,8 +104,8 @@ class IndexedDataset(Dataset[Any]):
         """Whether a block can be read without fetching it."""
 
     @abstractmethod
-    def _fetch(self, block: int) -> None:
-        """Bring a block into the cache."""
+    def _fetch(self, block: int) -> bool:
+        """Bring a block into the cache; whether it was not there."""
 
     @abstractmethod
     def _read(self, block: int, indices: list[int]) -> list[Any]:
@@ -141,8 +142,8 @@ class LitDataIndexed(IndexedDataset):
     def _is_there(self, block: int) -> bool:
         return block in self._chunks.opened or os.path.exists(self._chunks.path(block))
 
-    def _fetch(self, block: int) -> None:
-        self.fetches += self._chunks.fetch(block)
+    def _fetch(self, block: int) -> bool:
+        return self._chunks.fetch(block)
 
     def _read(self, block: int, indices: list[int]) -> list[Any]:
         chunks = self._chunks
@@ -251,8 +252,22 @@ class _LitDataChunks:
         loader = type(shared)(batch_decode=0)
         loader.setup(self.config._config, self.config._chunks, self._serializers, shared.region_of_interest)
         loader.set_mmap_allowed_chunks({block})
-        loader.load_item_from_chunk(self._first(block), block, *self._place(block), self._encryption)
+        place = self._place(block)
+        loader.load_item_from_chunk(self._first(block), block, *place, self._encryption)
+        self._look_once(loader, block, place[0])
         return loader
+
+    @staticmethod
+    def _look_once(reads: Any, block: int, path: str) -> None:
+        """A chunk without tables or compressed frames has none for any sample; litdata looks again at each of them."""
+        from litdata.streaming import item_loader
+
+        # Without these names, litdata reads samples in another way than the one that is shortened here.
+        skip = getattr(item_loader, "_BATCH_SKIP", None)
+        batched = getattr(reads, "_load_batched_item", None)
+        mapped = getattr(reads, "_mmap", None) is not None
+        if skip is not None and batched is not None and mapped and batched(block, path, 0) is skip:
+            reads._load_batched_item = lambda *_: skip
 
     def _first(self, block: int) -> int:
         return int(self.config.intervals[block][0])
@@ -318,13 +333,13 @@ class MosaicIndexed(IndexedDataset):
 
         return bool(self.dataset._shard_states[block] == _ShardState.LOCAL)
 
-    def _fetch(self, block: int) -> None:
-        self.fetches += 1
+    def _fetch(self, block: int) -> bool:
         self.dataset.prepare_shard(block)
+        return True
 
     def _read(self, block: int, indices: list[int]) -> list[Any]:
         if not self._is_there(block):
-            self._fetch(block)
+            self.fetches += self._fetch(block)
         return [self.dataset.get_item(index) for index in indices]
 
 

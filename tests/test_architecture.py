@@ -273,7 +273,7 @@ print([m for m in {OPTIONAL!r} if m in set(sys.modules) - before], "hydra" in sy
 
 
 def test_the_grid_its_engine_and_its_store_know_no_lightning() -> None:
-    parts = ("record", "store", "run", "claims", "engine", "worker", "grid", "progress")
+    parts = ("record", "store", "run", "claims", "engine", "worker", "grid")
     code = f"""
 import sys, importlib
 for part in {parts!r}: importlib.import_module("lightning_ubs.experiment." + part)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from torch import Tensor
 
-from lightning_ubs._utils.known_metrics import REPORTED
+from lightning_ubs._utils.metric_names import REPORTED
 from lightning_ubs.metrics import (
     HIGHER_IS_BETTER,
     BrierScore,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -196,6 +197,7 @@ BRITISH = [
         )
     ),
     *(f"{stem}led\\b" for stem in ("label", "cancel", "model", "signal")),
+    "toward" + "s\\b",
     "catalog" + "ue", "learn" + "t\\b", "cent" + "res?\\b", "arte" + "fact", "judge" + "ment", "whil" + "st\\b",
 ]  # fmt: skip
 # A public argument of HardImbalance since 0.1.0, which stands in stored runs.
@@ -218,3 +220,36 @@ def test_words_are_those_of_us_english() -> None:
             words = british.finditer(re.sub(KEPT, "", line))
             found += [f"{path.relative_to(ROOT)}:{number}: {match[0]}" for match in words]
     assert not found, "\n".join(found)
+
+
+# Rooms whose docstrings are all in one dialect: Google's, each summary and each entry a phrase with a capital.
+DIALECT = (
+    *("_utils", "data", "experiment", "inspection", "models", "report"),
+    *("cli", "comparison", "errors", "methods", "metrics"),
+)
+
+
+def entries(text: str) -> list[str]:
+    """What a docstring says of its arguments, attributes and errors."""
+    found, section = [], ""
+    for line in text.splitlines():
+        heading = re.match(r"(\w+):$", line)
+        section = heading[1] if heading else section if line.startswith(" ") or not line else ""
+        entry = re.match(r" {4}\*{0,2}\w[\w.]*: (.+)", line)
+        found += [entry[1]] if entry and section in ("Args", "Attributes", "Raises") else []
+    return found
+
+
+def test_docstrings_speak_one_dialect() -> None:
+    package, wrong, seen = ROOT / "lightning_ubs", [], 0
+    for path in sorted(package.rglob("*.py")):
+        if path.relative_to(package).with_suffix("").parts[0] not in DIALECT:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node) or ""
+                phrases = [*text.splitlines()[:1], *entries(text)]
+                seen += len(phrases)
+                wrong += [f"{path.name}: {phrase}" for phrase in phrases if phrase[:1].islower()]
+    assert not wrong, "\n".join(wrong)
+    assert seen > 1000

@@ -43,8 +43,8 @@ def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
     raise ValueError(f"{name}={value!r} is unknown; {did_you_mean(repr(value), map(repr, allowed), f'use {listed}.')}")
 
 
-def did_you_mean(word: str, known: Iterable[str], way_out: str) -> str:
-    """A hint for an unknown word: the known one that was probably meant, if there is one, then ``way_out``.
+def did_you_mean(word: str, known: Iterable[str], hint: str) -> str:
+    """A hint for an unknown word: the known one that was probably meant, if there is one, then ``hint``.
 
     >>> did_you_mean("Lamda1", ["lambda1", "window"], "valid keys are lambda1, window.")
     'did you mean lambda1? Valid keys are lambda1, window.'
@@ -53,7 +53,7 @@ def did_you_mean(word: str, known: Iterable[str], way_out: str) -> str:
     """
     by_case = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_case, n=1)
-    return f"did you mean {by_case[close[0]]}? {way_out[0].upper()}{way_out[1:]}" if close else way_out
+    return f"did you mean {by_case[close[0]]}? {hint[0].upper()}{hint[1:]}" if close else hint
 
 
 def constructor_arguments(instance: object) -> dict[str, Any]:

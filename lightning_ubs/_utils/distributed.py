@@ -1,4 +1,4 @@
-"""What processes tell each other. Every process must make each of these calls."""
+"""Collectives: what ranks exchange. Every rank must make each of these calls."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 
 
 def optional_import(module: str, extra: str = "experiments") -> Any:
-    """Import ``module``; if it is missing, say which extra of this package brings it.
+    """Import ``module``; if it is missing, say which extra of this package has it.
 
     >>> optional_import("math").pi > 3
     True

@@ -118,8 +118,8 @@ def write_problem(error: BaseException, folder: str | os.PathLike[str]) -> str |
         return None
     reason = _WRITE_PROBLEMS.get(seen.errno, (seen.strerror or type(seen).__name__).lower())
     space = seen.errno in (errno.ENOSPC, errno.EDQUOT)
-    way_out = "free some space there or choose another folder" if space else "choose another folder"
-    return f"{reason}: {os.fspath(folder)!r} cannot be written; {way_out}."
+    hint = "free some space there or choose another folder" if space else "choose another folder"
+    return f"{reason}: {os.fspath(folder)!r} cannot be written; {hint}."
 
 
 def user_cache() -> Path:

@@ -48,8 +48,8 @@ def entry(name: str) -> Entry:
     """
     found = _BY_NAME.get(str(name).lower())
     if found is None:
-        way_out = did_you_mean(str(name), names(), f"choose from {', '.join(names())}.")
-        raise DataError(f"no dataset is called {name!r}; {way_out}")
+        hint = did_you_mean(str(name), names(), f"choose from {', '.join(names())}.")
+        raise DataError(f"no dataset is called {name!r}; {hint}")
     return found
 
 

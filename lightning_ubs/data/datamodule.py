@@ -144,6 +144,12 @@ class MultiLabelDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         _check_source(name, path, arrays)
+        if labels is not None and path is None:
+            raise ValueError(
+                f"labels={labels!r} says which columns of a file are labels, but {name or 'a matrix Y'} has labels "
+                "already; leave it out, or give a file of your own with path=FILE (on the command line: data=file "
+                "data.path=FILE)."
+            )
         if fit_on not in ("train", "all"):
             raise ValueError(f"fit_on={fit_on!r} must be 'train' or 'all'; the default is 'train'.")
         if view not in ("paper", "full"):

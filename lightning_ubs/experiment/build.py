@@ -1,6 +1,6 @@
 """From a resolved configuration to objects: data, model, selection, callbacks, loggers.
 
-What this package brings is named by its groups. A user's own class or function is named by ``_target_``, and
+Parts of this package are named by their groups. A user's own class or function is named by ``_target_``, and
 ``hydra.utils.instantiate`` calls it, with Hydra's own protections.
 """
 

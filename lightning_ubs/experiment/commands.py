@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.extras import require_experiments
 from lightning_ubs._utils.files import write_file
-from lightning_ubs._utils.known_metrics import TITLES
+from lightning_ubs._utils.metric_names import TITLES
+from lightning_ubs._utils.progress import span
 from lightning_ubs.errors import ConfigError
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import (
@@ -24,11 +25,10 @@ from lightning_ubs.experiment.config import (
     target_of,
     unknown_key,
 )
-from lightning_ubs.experiment.engine import share_processors
+from lightning_ubs.experiment.engine import check_engine, share_processors
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.from_config import Names, plan_from_config
 from lightning_ubs.experiment.grid import at_a_time, prepare_folder, run_grid
-from lightning_ubs.experiment.progress import span
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
@@ -54,6 +54,7 @@ def compare_command(
         RunsFailed: At the end, if some runs failed.
     """
     require_experiments()
+    check_engine(config["engine"])
     runs, store = expand_grid(config), ResultsStore(config["results"])
     if config["dry_run"]:
         for line in dry_run(runs, store, config["jobs"]):
@@ -61,7 +62,7 @@ def compare_command(
         return
     outcome = run_grid(runs, store, config["jobs"], config["engine"])
     if outcome.finished:
-        conclude(_finished(runs, store))
+        conclude(list(outcome.records.values()))
     outcome.check()
 
 
@@ -90,11 +91,6 @@ def _estimate(run: Run, known: Sequence[tuple[str, str, float]]) -> float:
         or [seconds for *_, seconds in known]
     )
     return statistics.mean(alike)
-
-
-def _finished(runs: Sequence[Run], store: ResultsStore) -> list[RunRecord]:
-    keys = {run.key for run in runs}
-    return list({record.key: record for record in store.records() if record.key in keys and record.finished}.values())
 
 
 def train_command(config: DictConfig, say: Callable[[str], None]) -> float:

@@ -109,10 +109,50 @@ def check_run(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"seed={seed!r} is out of range; it must be from 0 to {2**32 - 1}.")
     if config.get("mode") not in (None, "max", "min"):
         raise ConfigError(f"mode={config['mode']!r} is unknown; choose max or min.")
+    monitor, epochs = config.get("monitor"), config.get("trace_epochs")
+    if not isinstance(monitor, str | None):
+        raise ConfigError(
+            f"monitor={monitor!r} must be the name of a logged value; give one, such as monitor=val_macro_auc."
+        )
+    if epochs is not None and not (isinstance(epochs, list) and all(type(one) is int for one in epochs)):
+        raise ConfigError(
+            f"trace_epochs={epochs!r} must be a list of whole numbers; give one, such as trace_epochs=[0,10]."
+        )
+
+
+# The form of each key of ``lightning-ubs compare``: a section of keys, a list, or what its default is.
+_SECTIONS = ("grid", "train", "by_data", "by_loss", "sweep")
+_TEXTS, _SWITCHES = ("name", "results"), ("dry_run", "trace")
+
+
+def check_comparison(config: Mapping[str, Any]) -> None:
+    """Refuse keys of ``lightning-ubs compare`` that have another form than theirs, before anything is run."""
+    for name in _SECTIONS:
+        _check_section(name, config[name])
+    sections = {f"by_data.{name}": part for name, part in config["by_data"].items()}
+    for loss, part in config["by_loss"].items():
+        _check_section(f"by_loss.{loss}", part)
+        sections |= {f"by_loss.{loss}.{name}": one for name, one in part.items()}
+    if not isinstance(config["sweeps"], list):
+        raise ConfigError(f"sweeps={config['sweeps']!r} must be a list of sections; write each as sweep has it.")
+    sections |= {f"sweeps[{place}]": part for place, part in enumerate(config["sweeps"])}
+    for key, part in sections.items():
+        _check_section(key, part)
+    for key in _TEXTS:
+        if isinstance(config[key], bool | Mapping | list) or config[key] in (None, ""):
+            raise ConfigError(f"{key}={config[key]!r} must be text; give some, such as {key}=mine.")
+    for key in _SWITCHES:
+        if not isinstance(config[key], bool):
+            raise ConfigError(f"{key}={config[key]!r} must be true or false; write {key}=true.")
+
+
+def _check_section(key: str, part: Any) -> None:
+    if not isinstance(part, Mapping):
+        raise ConfigError(f"{key}={part!r} is a section and takes no value of its own; set its keys: {key}.KEY=VALUE.")
 
 
 def target_of(config: Mapping[str, Any]) -> str | None:
-    """The user's own class or function that a part of the configuration names; None for what this package brings."""
+    """The user's own class or function that a part of the configuration names; None for a part of this package."""
     target = config.get("_target_")
     return None if target in (None, OWN_SELECTION) else str(target)
 
@@ -239,7 +279,7 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
     """The error for a key that a configuration does not have.
 
     Args:
-        key: dotted.
+        key: Dotted key.
         value: What was given for it.
         config: The configuration.
         run: The configuration of a run, whose keys ``config`` takes as well; None: ``config`` itself.
@@ -258,7 +298,7 @@ def unknown_key(key: str, value: Any, config: Mapping[str, Any], run: Mapping[st
     if elsewhere:
         shown = " or ".join(f"{group}.{last}={'VALUE' if value is None else value}" for group in elsewhere)
         return ConfigError(f"{given}: there is no key {last!r}; did you mean {shown}?")
-    listed = f"valid keys are {', '.join(known)}."
+    listed = f"valid keys are {', '.join(known)}." if known else f"a new one takes a plus: '+{key}=VALUE'."
     if place == "trainer":
         listed = "valid keys are the arguments of lightning.Trainer, such as max_epochs or limit_train_batches."
         known = list(trainer_arguments())

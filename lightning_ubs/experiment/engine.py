@@ -18,11 +18,11 @@ Engine = Literal["loky", "sequential", "ray", "dask"]
 
 
 def check_engine(engine: str) -> None:
-    """Refuse an engine that there is not, or whose package is missing."""
+    """Reject unknown engines and missing packages."""
     if engine not in get_args(Engine):
         known = get_args(Engine)
-        way_out = did_you_mean(engine, known, f"choose from {', '.join(known)}.")
-        raise ConfigError(f"engine={engine!r} is unknown; {way_out}")
+        hint = did_you_mean(engine, known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"engine={engine!r} is unknown; {hint}")
     optional_import("joblib")
     if engine == "ray":
         optional_import("ray", "ray")

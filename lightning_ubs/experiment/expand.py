@@ -14,6 +14,7 @@ from lightning_ubs.errors import ConfigError, DataError
 from lightning_ubs.experiment.build import FILLED_IN, build_callbacks, build_data, build_selection
 from lightning_ubs.experiment.config import (
     assign,
+    check_comparison,
     check_run,
     check_types,
     compose_train,
@@ -43,9 +44,11 @@ def expand_grid(config: Mapping[str, Any]) -> list[Run]:
 
     Folds and seeds come first, so that a grid that is stopped early has compared all methods on some of them.
     """
+    check_comparison(config)
     grid = {name: _many(value, name) for name, value in config["grid"].items()}
     base = compose_train(["logger=none"]) | {name: config[name] for name in _PASSED_ON}
     groups = {name: {choice: _group(name, choice) for choice in grid[name]} for name in _GROUPS}
+    _check_any_data(groups["data"])
     fixed = dict(leaves(config["train"]))
     by_data = _by_data("by_data", config["by_data"], grid["data"])
     by_loss = {_loss(loss): _by_data(f"by_loss.{loss}", one, grid["data"]) for loss, one in config["by_loss"].items()}
@@ -119,7 +122,7 @@ def _many(value: Any, name: str) -> list[Any]:
 def _group(group: str, choice: Any) -> Any:
     """The configuration of one choice, or of the class that a dotted path names.
 
-    A dataset that does not exist fails when it is run, so that the rest is run.
+    A dataset that does not exist fails when it is run, so that the rest is run; a grid of none but such is refused.
     """
     from hydra.errors import MissingConfigException
 
@@ -136,8 +139,8 @@ def _group(group: str, choice: Any) -> Any:
         else:
             known = [str(option) for option in error.options or () if option != "default"]
             listed = f"choose from {', '.join(known)}, or give the dotted path of a class."
-            way_out = did_you_mean(str(choice), known, listed)
-            raise ConfigError(f"{group}={choice}: there is no such {group}; {way_out}") from None
+            hint = did_you_mean(str(choice), known, listed)
+            raise ConfigError(f"{group}={choice}: there is no such {group}; {hint}") from None
     return found if target_of(found) is None else {**_defaults(group, str(found["_target_"])), **found}
 
 
@@ -166,6 +169,25 @@ def _dataset(name: str) -> Any:
         return compose_train(["data=digits"])["data"] | {"name": name}
 
 
+def _check_any_data(chosen: Mapping[Any, Any]) -> None:
+    """Refuse a grid of which no dataset exists, rather than fail once per run."""
+    names = [found.get("name") for found in chosen.values() if target_of(found) is None]
+    if len(names) < len(chosen) or None in names:
+        return  # data of the user's own
+    errors = [error for name in names if (error := _missing(str(name))) is not None]
+    if len(errors) == len(names):
+        raise ConfigError(str(errors[0]))
+
+
+def _missing(name: str) -> DataError | None:
+    """Why there is no dataset of this name, if there is none."""
+    try:
+        catalog.entry(name)
+    except DataError as error:
+        return error
+    return None
+
+
 def _by_data(key: str, settings: Mapping[str, Any], chosen: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """Settings of each dataset, by its own name and dotted key."""
     return {_known(key, name, chosen): dict(leaves(given)) for name, given in settings.items()}
@@ -190,8 +212,8 @@ def _loss(name: str) -> str:
     """The name of a loss of this package's models."""
     known = get_args(LossName)
     if name not in known:
-        way_out = did_you_mean(name, known, f"choose from {', '.join(known)}.")
-        raise ConfigError(f"by_loss.{name}: there is no such loss; {way_out}")
+        hint = did_you_mean(name, known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"by_loss.{name}: there is no such loss; {hint}")
     return name
 
 

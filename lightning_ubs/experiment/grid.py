@@ -1,21 +1,23 @@
-"""The grid: do the runs that the results folder lacks, and keep each as soon as it is there."""
+"""The grid: run whatever is missing from the results folder, and keep each run as soon as it has finished."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
+from lightning_ubs._utils.progress import Bar, Lines, Say, span, to_stdout
 from lightning_ubs.errors import ConfigError, EngineError, RunsFailed, StoreError
 from lightning_ubs.experiment import engine as engines
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.engine import Engine
-from lightning_ubs.experiment.progress import watched
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.run import Run
 from lightning_ubs.experiment.store import ResultsStore
@@ -23,16 +25,25 @@ from lightning_ubs.experiment.worker import TRIES, Order, Outcome, died, do_run
 
 Map = Callable[..., list[Any]]
 _PAUSE = 0.5
+_LOOK = 0.3
 _VAIN = 3
 
 
 @dataclass
 class GridOutcome:
-    """What a grid did: runs in all, those that were there before, and the records of those that failed now."""
+    """What a grid did.
+
+    Attributes:
+        total: Runs in all.
+        known: Those that were there before.
+        failed: Records of those that failed now.
+        records: Those of the finished runs, by key.
+    """
 
     total: int
     known: int
     failed: list[RunRecord] = field(default_factory=list)
+    records: dict[str, RunRecord] = field(default_factory=dict)
 
     @property
     def finished(self) -> int:
@@ -56,9 +67,9 @@ def run_grid(
     store: ResultsStore,
     jobs: int | None = None,
     engine: Engine = "loky",
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> GridOutcome:
-    """Do the runs that are not in the store yet; those that another grid does at the same time are waited for.
+    """Run whatever is missing from the store, and wait for runs that another grid has claimed.
 
     Raises:
         ConfigError: If a run cannot be done because of what was asked for, so that none can.
@@ -74,17 +85,72 @@ def run_grid(
         with engines.started(engine, at_a_time(jobs, todo) if engine == "loky" else jobs, len(todo)) as (count, call):
             here = _here(engine)
             ready = {run.key: Order(orders[run.key], str(claims.results), claims.grid, since, **here) for run in todo}
-            with watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
+            with _watched(store, [run.key for run in todo], outcome.total, outcome.known, count, say):
                 vain = 0
                 while todo:
                     vain = 0 if _pass(todo, ready, claims, store, call, count, last=vain == _VAIN) else vain + 1
                     todo = [run for run in todo if not store.holds(run.key, since)]
     finally:
         claims.tidy()
-    kept = {run.key for run in runs} - known
-    last = {record.key: record for record in store.records() if record.key in kept}
+    stored, keys = store.records(), {run.key for run in runs}
+    last = {record.key: record for record in stored if record.key in keys - known}
     outcome.failed = [record for record in last.values() if not record.finished]
+    outcome.records = {record.key: record for record in stored if record.key in keys and record.finished}
     return outcome
+
+
+@contextmanager
+def _watched(
+    store: ResultsStore, keys: Sequence[str], total: int, known: int, jobs: int, say: Say | None
+) -> Iterator[None]:
+    """Show every run of ``keys`` that appears in the store while the block lasts, whoever does it.
+
+    Args:
+        store: To watch.
+        keys: Of the runs that are not there yet.
+        total: Runs of the grid.
+        known: Those that were done before.
+        jobs: Runs at a time.
+        say: Takes lines; None: standard output, with a live bar in a terminal.
+    """
+    tell = say or to_stdout()
+    if not keys:
+        tell(f"all {total} runs are already done")
+        yield
+        return
+    tell(f"{total} runs{f', {known} already done' if known else ''}; {jobs} at a time")
+    display = Bar(total, known) if say is None and sys.stdout.isatty() else Lines(total, known, tell)
+    place, waiting, over = store.size(), set(keys), threading.Event()
+
+    def look(place: int) -> int:
+        records, place = store.after(place)
+        for record in records:
+            if record.key in waiting:
+                waiting.discard(record.key)
+                display.finished(record.title, result_text(record))
+        return place
+
+    def watch() -> None:
+        reached = place
+        while not over.wait(_LOOK):
+            reached = look(reached)
+        look(reached)
+
+    with display:
+        watcher = threading.Thread(target=watch, name="grid progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def result_text(record: RunRecord) -> str:
+    """The outcome of a run in a few words."""
+    if not record.finished:
+        return f"FAILED: {str(record.error).splitlines()[-1]}"
+    return f"best {record.monitor} {record.monitored:.4f} in {span(record.seconds or 0)}"
 
 
 def at_a_time(jobs: int | None, runs: Sequence[Run]) -> int | None:
@@ -101,7 +167,7 @@ def _pass(
     jobs: int,
     last: bool,
 ) -> bool:
-    """Do what nobody else does now, and tell whether anything was begun; nothing being begun is an error if ``last``.
+    """Claim and run unclaimed runs; return whether any was begun. If none was, that is an error where ``last``.
 
     After the death of a worker, what was under way is done again, one at a time.
     """
@@ -157,7 +223,7 @@ def _orders(runs: Sequence[Run]) -> dict[str, bytes]:
 
 
 def _here(engine: Engine) -> dict[str, Any]:
-    """What a worker must be told of this process; a worker of a cluster may be on another machine."""
+    """What a worker must know of this process; a worker of a cluster may be on another machine."""
     names = [name for name in os.environ if name.startswith("LIGHTNING_UBS_")]
     told: dict[str, Any] = {"path": list(sys.path), "environment": {name: os.environ[name] for name in names}}
     return told | ({"folder": os.getcwd()} if engine == "loky" else {})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_ubs._utils.checks import did_you_mean
-from lightning_ubs.errors import DataError, LightningUBSError
-from lightning_ubs.experiment.config import file_as_data, is_file_name, unknown_key
+from lightning_ubs.errors import DataError, LightningUBSError, ReportError
+from lightning_ubs.experiment.config import GROUPS, file_as_data, is_file_name, unknown_key
 from lightning_ubs.experiment.overrides import quoted
 
 _EXPERIMENT = "experiment=NAME belongs to `lightning-ubs compare`, which runs several selections; train does one run."
@@ -32,6 +32,8 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
         return _unreadable(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _composition(error, root, arguments)
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
+        return _number_as_choice(arguments)
     if isinstance(error, OSError) and error.filename is not None:
         return (
             f"cannot use {str(error.filename)!r} ({error.strerror}); choose another folder, for example with "
@@ -41,17 +43,24 @@ def explain(error: BaseException, root: str, arguments: Sequence[str]) -> str | 
         return str(error)
     if isinstance(error, LightningUBSError | MisconfigurationException):
         text = " ".join(str(error).split())
-        return _with_keys_of_data(text) if isinstance(error, DataError) and root in ("train", "compare") else text
+        if isinstance(error, ReportError):
+            return _with_group("report", ("formats", "margin"), text)
+        is_of_data = isinstance(error, DataError) and root in ("train", "compare")
+        return (
+            _with_group("data", ("labels", "max_bytes", "data_dir", "view", "folds", "fold"), text)
+            if is_of_data
+            else text
+        )
     return None
 
 
-def _with_keys_of_data(text: str) -> str:
-    """What a reader says of its arguments, said of the keys that they are on the command line.
+def _with_group(group: str, names: Sequence[str], text: str) -> str:
+    """What is said of arguments, said of the keys that they are on the command line.
 
-    >>> _with_keys_of_data("x.csv: its labels are not known; say which with labels=PREFIX.")
+    >>> _with_group("data", ["labels"], "x.csv: its labels are not known; say which with labels=PREFIX.")
     'x.csv: its labels are not known; say which with data.labels=PREFIX.'
     """
-    return re.sub(r"(?<![\w.])(labels|max_bytes|data_dir|view|folds|fold)=", r"data.\1=", text)
+    return re.sub(rf"(?<![\w.])({'|'.join(names)})=", rf"{group}.\1=", text)
 
 
 def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
@@ -61,11 +70,33 @@ def _missing_choice(error: Any, arguments: Sequence[str]) -> str:
         return file_as_data(given)
     group, _, choice = path.rpartition("/")
     known = [option for option in error.options or () if option != "default"]
-    way_out = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
+    if group and not known:
+        return _no_choice(group, choice)
+    hint = did_you_mean(choice, known, f"choose from {', '.join(known)}.")
     if not group:
-        return f"there is no configuration {choice!r}; {way_out}"
-    more = " `lightning-ubs data list` describes them." if group == "data" else ""
-    return f"{group}={choice}: there is no such {group}; {way_out}{more}"
+        return f"there is no configuration {choice!r}; {hint}"
+    more = {
+        "data": " `lightning-ubs data list` describes them.",
+        "callbacks": " +callbacks.NAME._target_=CLASS adds one of your own.",
+    }.get(group, "")
+    return f"{group}={choice}: there is no such {group}; {hint}{more}"
+
+
+def _number_as_choice(arguments: Sequence[str]) -> str:
+    """The sentence for a group of which a number was chosen, such as ``trainer=5``."""
+    known = (*GROUPS, "experiment", "scale", "hydra")
+    keys = [one.partition("=") for one in arguments if one.partition("=")[0] in known]
+    numbers = [(key, value) for key, _, value in keys if re.fullmatch(r"[-+\d.eE_]+|true|false", value)]
+    key, value = numbers[0] if numbers else ("GROUP", "VALUE")
+    return _no_choice(key, value)
+
+
+def _no_choice(group: str, choice: str) -> str:
+    such = ", such as trainer.accelerator=gpu" if group == "trainer" else ""
+    return (
+        f"{group}={choice}: {group} is a group of keys, and {choice} is none of its choices; set a key: "
+        f"{group}.KEY=VALUE{such}."
+    )
 
 
 def _unreadable(error: Any) -> str:

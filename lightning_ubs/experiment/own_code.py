@@ -11,6 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from lightning_ubs.errors import ConfigError
 
 # Libraries, whose versions a run records; their code is not read.
@@ -24,6 +26,8 @@ _LIBRARIES = (
     "lightning_ubs",
     "builtins",
 )
+# What tensors, sparse matrices, data frames and arrays bring, and nothing else.
+_CONTENT = ("detach", "toarray", "to_numpy", "__array_interface__")
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -50,20 +54,20 @@ def locate(target: str) -> Any:
 def fingerprint(thing: Any) -> str:
     """16 hexadecimal digits for the code of a function or class, what it refers to in its own module, and constants.
 
-    Comments, docstrings and line numbers do not matter. Of an object, its class and plain attributes count. What is
-    imported from a library is known by its name.
+    Comments, docstrings and line numbers do not matter. Of an object, its class and plain attributes count, of a
+    tensor, an array or a data frame what it holds. What is imported from a library is known by its name.
     """
-    text = "\n".join(_parts(thing, set()))
+    text = "\n".join(_parts(thing, {}))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
+def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(thing, _PLAIN):
         yield repr(thing)
         return
     if id(thing) in seen:
         return
-    seen.add(id(thing))
+    seen[id(thing)] = thing  # kept, so that nothing that is made on the way gets the number of what is gone
     if isinstance(thing, list | tuple | set | frozenset):
         items = sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing
         yield type(thing).__name__
@@ -73,6 +77,8 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
         for name, item in thing.items():
             yield from _parts(name, seen)
             yield from _parts(item, seen)
+    elif not isinstance(thing, type) and any(hasattr(thing, name) for name in _CONTENT):
+        yield from _content(thing, seen)
     elif _is_library(thing):
         yield f"{thing.__module__}.{thing.__qualname__}"
     elif isinstance(thing, type):
@@ -89,9 +95,29 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
         yield from _parts(type(thing), seen)
         plain = {name: value for name, value in getattr(thing, "__dict__", {}).items() if isinstance(value, _PLAIN)}
         yield from _parts(plain, seen)
+        if not hasattr(thing, "__dict__") and " at 0x" not in repr(thing):  # a path, a range, a type of torch
+            yield repr(thing)
 
 
-def _class(kind: type, seen: set[int]) -> Iterator[str]:
+def _content(values: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """What a tensor, a sparse matrix, a data frame or an array holds."""
+    if hasattr(values, "detach"):
+        import torch
+
+        yield str(values.dtype)
+        dense = values.detach().cpu() if values.layout == torch.strided else values.detach().cpu().to_dense()
+        values = (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()  # NumPy lacks that type
+    elif hasattr(values, "toarray"):
+        values = values.toarray()
+    elif hasattr(values, "to_numpy"):
+        yield from _parts(list(getattr(values, "columns", ())), seen)
+        values = values.to_numpy()
+    values = np.asarray(values)
+    held = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+    yield f"{values.dtype} {values.shape} {hashlib.sha256(held).hexdigest()}"
+
+
+def _class(kind: type, seen: dict[int, Any]) -> Iterator[str]:
     yield kind.__qualname__
     for base in kind.__bases__:
         yield from _parts(base, seen)
@@ -102,7 +128,7 @@ def _class(kind: type, seen: set[int]) -> Iterator[str]:
             yield from _parts(value, seen)
 
 
-def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
+def _function(function: types.FunctionType, seen: dict[int, Any]) -> Iterator[str]:
     yield from _code(function.__code__)
     yield from _parts([function.__defaults__, function.__kwdefaults__], seen)
     closed = inspect.getclosurevars(function)

@@ -250,8 +250,8 @@ class Recorder(Callback):
             return
         known = [name for name in logged if not name.startswith("selection/")]
         listed = f"it logs {', '.join(known)}." if known else "log it with self.log in validation_step."
-        way_out = did_you_mean(self.monitor, known, listed)
-        raise ConfigError(f"monitor={self.monitor!r} is not logged by the module; {way_out}")
+        hint = did_you_mean(self.monitor, known, listed)
+        raise ConfigError(f"monitor={self.monitor!r} is not logged by the module; {hint}")
 
     def _watch(self, trainer: Trainer) -> None:
         epoch, selection = trainer.current_epoch, self.selection

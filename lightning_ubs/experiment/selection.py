@@ -18,8 +18,10 @@ from lightning_ubs.methods import BASELINE, METHODS, find_method
 from lightning_ubs.selection.options import EpochSize
 from lightning_ubs.strategies import Random, Shuffled, Strategy
 
-# Arguments of the callback that tell one selection from another; the rest says where things are and are kept.
+# Arguments of the callback that stand in every record, whatever their value.
 _TOLD = ("warmup_epochs", "start_epoch", "end_epoch", "replacement", "epoch_size", "unbiased", "fill_last", "refresh")
+# Arguments that change nothing of what is selected: where things are kept and shown, and what the run itself sets.
+_ASIDE = ("strategy", "seed", "device", "memory", "save_state", "log_metrics", "label_names", "ids")
 Selection = Strategy | BatchSelection
 """What a user compares: a strategy, or a whole callback."""
 NAMES = ("_target_", "name", "label", "variant")
@@ -83,17 +85,12 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
     strategy = strategy_of(selection)
     row = next((row for row in METHODS if type(strategy) is row.strategy), None)
     callback = selection if isinstance(selection, BatchSelection) else BatchSelection(copy.deepcopy(strategy))
-    told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
-    if isinstance(callback.epoch_size, EpochSize):
-        told["epoch_size"] = repr(callback.epoch_size)
-    if callback.order is not None:
-        told["order"] = repr(callback.order)
-        if callback.order.bounds is not None:
-            told["bounds"] = digest(np.asarray(callback.order.bounds).tolist())
-    parameters = {
-        name: value for name, value in telling_settings(constructor_arguments(strategy)).items() if _is_plain(value)
-    } | told
+    told = _settings_of_callback(callback)
+    arguments = telling_settings(constructor_arguments(strategy))
+    parameters = {name: value for name, value in arguments.items() if _is_plain(value)} | told
     parameters |= {name: digest(value.tolist()) for name, value in vars(strategy).items() if _tells(name, value)}
+    if not isinstance(strategy, Shuffled):  # whose strategy is told below
+        parameters |= {name: _as_text(value) for name, value in arguments.items() if name not in parameters}
     if isinstance(strategy, Shuffled):
         whole = described(strategy.of, strategy.strategy)
         parameters |= {f"strategy.{name}": value for name, value in whole["parameters"].items() if name not in told}
@@ -102,6 +99,32 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
         parameters |= {"code": fingerprint(strategy)} | ({} if label == type(strategy).__name__ else {"name": label})
     selected = BASELINE if isinstance(strategy, Random) else row.key if row else type(strategy).__name__
     return {"selection": selected, "label": label, "parameters": parameters}
+
+
+def _settings_of_callback(callback: BatchSelection) -> dict[str, Any]:
+    """What the callback is told besides its strategy; of most arguments only what is not their default."""
+    told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
+    if isinstance(callback.epoch_size, EpochSize):
+        told["epoch_size"] = repr(callback.epoch_size)
+    if callback.order is not None:
+        told["order"] = repr(callback.order)
+        if callback.order.bounds is not None:
+            told["bounds"] = digest(np.asarray(callback.order.bounds).tolist())
+    if callback.refresh is not None:
+        told["refresh"] = repr(callback.refresh)
+        if callback.refresh.predict is not None:  # two functions may have one name
+            told["refresh.predict"] = fingerprint(callback.refresh.predict)
+    if type(callback) is not BatchSelection:
+        told["callback"] = fingerprint(type(callback))
+    usual = {name: one.default for name, one in inspect.signature(type(callback)).parameters.items()}
+    given = constructor_arguments(callback)
+    if "history_dtype" in given:  # as a name, as a type of torch, or not at all
+        name = str(callback.history_dtype).removeprefix("torch.")
+        given["history_dtype"] = None if name == "float32" else name
+    for name in given.keys() - {*_TOLD, *_ASIDE, "order"}:
+        if given[name] is not usual[name]:
+            told[name] = given[name] if _is_plain(given[name]) else _as_text(given[name])
+    return told
 
 
 def strategy_of(selection: Selection) -> Strategy:
@@ -163,14 +186,19 @@ def _strategy(name: str) -> type[Strategy]:
     row = find_method(str(name))
     if row is None:
         known = [row.key for row in METHODS]
-        way_out = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
-        raise ConfigError(f"selection.strategy={name!r} is unknown; {way_out}")
+        hint = did_you_mean(str(name), known, f"choose from {', '.join(known)}.")
+        raise ConfigError(f"selection.strategy={name!r} is unknown; {hint}")
     return row.strategy
 
 
 def _tells(name: str, value: Any) -> bool:
     """Whether a tensor is an argument, such as weights of the user's."""
     return hasattr(value, "tolist") and not name.startswith("_")
+
+
+def _as_text(value: Any) -> str:
+    """What stands in a record for an argument that is no number and no text: a digest of what it holds or does."""
+    return digest(value.tolist()) if hasattr(value, "tolist") else fingerprint(value)
 
 
 def _is_plain(value: Any) -> bool:

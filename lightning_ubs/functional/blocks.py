@@ -73,6 +73,8 @@ class BlockedEpoch:
         # Draws before each block, in the order of the epoch, and before each window.
         self._draws = _before(np.diff(bounds)[self._order]) if probabilities is None else self._count_draws()
         self._windows = np.append(self._draws[:-1:window], self._draws[-1])
+        # The window that was read last and its places: batches are asked for one after the other, and often.
+        self._last = 0, 0, 0
 
     @property
     def num_windows(self) -> int:
@@ -88,12 +90,16 @@ class BlockedEpoch:
         first, last = max(0, first), min(last, self.num_draws)
         if first >= last:
             return torch.empty(0, dtype=torch.int64)
+        window, start, stop = self._last
+        if start <= first and last <= stop:
+            return self._ids_of(window)[first - start : last - start]
         begin = int(np.searchsorted(self._windows, first, side="right")) - 1
         end = int(np.searchsorted(self._windows, last, side="left"))
         parts = [
             self._ids_of(window)[max(0, first - start) : last - start]
             for window, start in zip(range(begin, end), self._windows[begin:end].tolist(), strict=True)
         ]
+        self._last = end - 1, *self._windows[end - 1 : end + 1].tolist()
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _ids_of(self, window: int) -> Tensor:

@@ -1,17 +1,20 @@
-"""How often each two bins of two labels occur together: exact counts, in bounded memory, by product or sparsely."""
+"""How often each two bins of two labels occur together: exact counts, in bounded memory, in one of three ways."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 Chunks = Callable[[], Iterable[Tensor]]
 Total = Callable[[Tensor], Tensor]
+Way = Literal["product", "sparse", "bits"]
 
 # Labels in a block: few enough that little of the symmetric other half is counted, enough for a fast product.
 _BLOCK_LABELS = 64
@@ -21,6 +24,14 @@ _WORTH_MEASURING = 2**30
 _SPARSE_SHARE = 0.3
 # One-hot cells of a chunk of rows: they should fit into a cache, but a product needs some rows to be fast.
 _HOT_CELLS, _HOT_ROWS, _MOST_HOT_CELLS = 2**19, 1024, 2**23
+# Up to this many one-hot columns, NumPy's one thread counts bits sooner than a product is divided among threads.
+_BIT_COLUMNS = 512
+# One-hot cells of a chunk of rows that are packed into bits, and the most rows that 16 bits can count.
+_BIT_CELLS, _BIT_ROWS = 2**22, 2**15
+# Words that are compared at a time: they should fit into a cache.
+_BIT_WORDS = 2**16
+# NumPy counts bits from 2.0 on.
+_COUNTS_BITS = hasattr(np, "bitwise_count")
 # Counts are exact up to here in float32, and in float16.
 EXACT_SINGLE, EXACT_HALF = 2**24, 2**11
 # Two counts of fewer than this share one float32.
@@ -91,7 +102,9 @@ def count_pairs(
         counter: _Counter | None = None
         for rows in binned:
             if counter is None:
-                counter = _Counter(blocks, panel, numbers(rows.device).to(rows.dtype), exact, sparse)
+                few = _COUNTS_BITS and num_labels * (bins - 1) <= _BIT_COLUMNS and _is_for_numpy(rows)
+                way: Way = "sparse" if sparse else "bits" if few else "product"
+                counter = _Counter(blocks, panel, numbers(rows.device).to(rows.dtype), exact, way)
             counter.add(rows)
         assert counter is not None
         yield from counter.pairs(margin, total)
@@ -153,7 +166,7 @@ def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[lis
 
 
 class _Counter:
-    """Counts some blocks of labels with all later ones, in one of two ways.
+    """Counts some blocks of labels with all later ones, in one of three ways.
 
     *By product* of one-hot bins, two of them in one number: of a block's own bins, one counts as 1 and another as 4096
     in the same column. So a sum of the product is a + 4096·b, where a and b are two counts: half as many products, and
@@ -161,25 +174,29 @@ class _Counter:
 
     *Sparsely*, on a CPU: for each bin of each label, the sum of the one-hot rows of the samples that are in it.
 
+    *By bits*, on a CPU with few labels: one-hot columns hold 64 samples in a word, and ones that two columns share are
+    counted. One thread does it, because products of so few columns are too short for several: on a busy processor
+    threads that wait for each other take many times as long as one.
+
     Args:
         blocks: All blocks of labels.
         panel: Numbers of the blocks that are counted.
         numbers: (k, q), which bins of each label are counted, all but one.
         exact: A type in which the sums of all samples are exact.
-        sparse: Which of the two ways.
+        way: Which of the three ways.
     """
 
-    def __init__(
-        self, blocks: list[slice], panel: list[int], numbers: Tensor, exact: torch.dtype, sparse: bool
-    ) -> None:
-        self.sparse, self.exact = sparse, exact
+    def __init__(self, blocks: list[slice], panel: list[int], numbers: Tensor, exact: torch.dtype, way: Way) -> None:
+        self.way, self.exact = way, exact
         self._blocks, self._panel, self._k = blocks, panel, len(numbers)
         self._first = blocks[panel[0]].start
         self._numbers = numbers[:, self._first :]
         self._width = self._k * (blocks[-1].stop - self._first)
         most_hot = max(1, _MOST_HOT_CELLS // self._width)
-        if sparse:  # half precision halves what is read; float32 adds up
+        if way == "sparse":  # half precision halves what is read; float32 adds up
             self._rows, self._most_rows, own_bins = min(EXACT_HALF, most_hot), EXACT_SINGLE, self._k
+        elif way == "bits":
+            self._rows, self._most_rows, own_bins = min(_BIT_ROWS, _BIT_CELLS // self._width), EXACT_SINGLE, self._k
         else:  # enough rows for a fast product, few enough for a cache; and neither count reaches the other
             fast = min(max(_HOT_CELLS // self._width, _HOT_ROWS), 4 * _HOT_ROWS)
             self._rows, self._most_rows, own_bins = min(fast, most_hot), _SHARE - 1, (self._k + 1) // 2
@@ -205,8 +222,10 @@ class _Counter:
             if self._since + len(part) > self._most_rows:
                 self._total, self._since = self._sums(), 0
                 self._recent = [torch.zeros_like(block) for block in self._recent]
-            if self.sparse:
+            if self.way == "sparse":
                 self._add_sparsely(part)
+            elif self.way == "bits":
+                self._add_bits(part)
             else:
                 self._add_product(part)
             self._since += len(part)
@@ -230,7 +249,11 @@ class _Counter:
         sums = []
         for number, recent in enumerate(self._recent):
             counts = recent
-            if not self.sparse:  # the two counts of each number, one behind the other
+            if self.way == "bits":  # of the block with itself, the half above the diagonal is the one that was counted
+                own = np.from_dlpack(recent)[:, : len(recent)]
+                whole = torch.from_numpy(np.triu(own) + np.triu(own, 1).T)
+                counts = torch.cat([whole, recent[:, len(recent) :]], dim=1)
+            elif self.way == "product":  # the two counts of each number, one behind the other
                 high = (recent * (1 / _SHARE)).floor_()
                 rows = self._k * len(recent) // ((self._k + 1) // 2)
                 counts = torch.cat([recent.sub(high, alpha=_SHARE), high[: rows - len(recent)]])
@@ -268,12 +291,7 @@ class _Counter:
     def _add_sparsely(self, binned: Tensor) -> None:
         """Find the samples of each bin and add their rows."""
         rows, columns = len(binned), np.arange(self._width + 1)
-        is_in = np.empty((self._width, rows), np.bool_)
-        values, numbers = np.from_dlpack(_transposed(binned)), np.from_dlpack(self._numbers)
-        for block, labels in self._labels.items():
-            view = is_in[self._columns[block]].reshape(self._k, -1, rows)
-            np.equal(values[labels], numbers[:, labels, None], out=view)
-        cell = np.flatnonzero(is_in)
+        cell = np.flatnonzero(self._is_in(binned))
         begin = np.searchsorted(cell, rows * columns)
         column = np.repeat(columns[:-1], np.diff(begin))
         row = cell - rows * column
@@ -285,6 +303,29 @@ class _Counter:
             low, high = begin[own.start], begin[own.stop]
             bags = torch.from_numpy(begin[own] - low)
             recent += embedding_bag(samples[low:high], one_hot[:, own.start :], bags, mode="sum")
+
+    def _add_bits(self, binned: Tensor) -> None:
+        """Count the samples that two columns share."""
+        words = np.packbits(self._is_in(binned, 64), axis=1).view(np.uint64)
+        for i, recent in zip(self._panel, self._recent, strict=True):
+            sums = np.zeros(recent.shape, np.float32)
+            later = words[self._columns[i].start :]
+            several = max(1, _BIT_WORDS // later.size)
+            for first in range(0, len(recent), several):
+                own = slice(first, min(first + several, len(recent)))
+                shared = np.bitwise_count(later[own, None] & later[first:])
+                sums[own, first:] = shared.sum(axis=2, dtype=np.uint16)
+            recent += torch.from_numpy(sums)
+
+    def _is_in(self, binned: Tensor, multiple: int = 1) -> npt.NDArray[np.bool_]:
+        """Which rows are in each bin of each label that is counted, (columns, rows), rows filled up to a multiple."""
+        rows = len(binned)
+        is_in = np.zeros((self._width, -(-rows // multiple) * multiple), np.bool_)
+        values, numbers = np.from_dlpack(_transposed(binned)), np.from_dlpack(self._numbers)
+        for block, labels in self._labels.items():
+            view = is_in[self._columns[block]].reshape(self._k, -1, is_in.shape[1])[:, :, :rows]
+            np.equal(values[labels], numbers[:, labels, None], out=view)
+        return is_in
 
 
 def _is_for_numpy(values: Tensor) -> bool:

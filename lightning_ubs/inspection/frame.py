@@ -44,7 +44,7 @@ class Inspected(Protocol):
 
     @property
     def weights(self) -> Tensor | None:
-        """w, (n,)."""
+        """The sample weights w, (n,)."""
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -258,7 +258,7 @@ def mean_predictions(selection: Inspected) -> tuple[Tensor, Tensor]:
     if not known:
         raise SelectionError(
             f"{strategy!r} remembers no predictions that labels could be compared with; train with UBS, RecencyBias or "
-            "ActiveBias, and save_state='full' if training goes on from a checkpoint."
+            "ActiveBias, and save_state='full' if training resumes from a checkpoint."
         )
     return torch.cat([mean.cpu() for mean, _ in known]), torch.cat([counts.cpu() for _, counts in known])
 
@@ -278,7 +278,7 @@ class KnownLabels:
     Of a dataset only its column of labels is kept after the training.
 
     Args:
-        names: what the user calls the labels; None looks for ``label_names`` in the datamodule and in the dataset, then
+        names: What the user calls the labels; None looks for ``label_names`` in the datamodule and in the dataset, then
             for the dataset's ``classes``.
 
     >>> KnownLabels(["beach", "sunset"]).names(2)
@@ -287,7 +287,9 @@ class KnownLabels:
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         if isinstance(names, str) or not (names is None or all(isinstance(name, str) for name in names)):
-            raise ValueError(f"label_names={names!r} is no list of names; pass one text per label.")
+            raise ValueError(
+                f"label_names={names!r} must be a list of strings, one per label; leave it out for numbers."
+            )
         self._given = None if names is None else list(names)
         self._found: list[str] = []
         self._column: Column | None = None

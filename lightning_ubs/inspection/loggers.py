@@ -31,11 +31,11 @@ class SelectionImages(Callback):
 
     These are TensorBoard, Weights & Biases and MLflow, by Lightning's own loggers. Any other logger, such as CSV, is
     left alone without a word, as are pictures that the strategy does not have. Numbers are logged by
-    :class:`BatchSelection` itself. Needs matplotlib, which the extra ``experiments`` brings.
+    :class:`BatchSelection` itself. Needs matplotlib, which comes with the extra ``experiments``.
 
     Args:
-        selection: the callback to watch; it may stand before or after this one in the list.
-        every_n_epochs: epochs between two images; the last epoch has them besides.
+        selection: The callback to watch; it may stand before or after this one in the list.
+        every_n_epochs: Epochs between two images; the last epoch has them besides.
 
     >>> from lightning_ubs import BatchSelection
     >>> SelectionImages(BatchSelection(), every_n_epochs=0)
@@ -74,7 +74,7 @@ def _shows_images(logger: Any) -> bool:
     return _is_wandb(logger) or _is_tensorboard(logger) or _is_mlflow(logger)
 
 
-# By what they can do rather than by class: a Trainer of pytorch_lightning brings loggers of its own.
+# By what they can do rather than by class: a Trainer of pytorch_lightning has loggers of its own.
 def _is_wandb(logger: Any) -> bool:
     return hasattr(logger, "log_image")
 

@@ -39,7 +39,7 @@ class Scheduled(Protocol):
 
     @property
     def weights(self) -> Tensor | None:
-        """w, (n,)."""
+        """The sample weights w, (n,)."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class LastFit:
     """What a preview needs to know of a fit.
 
     Attributes:
-        max_epochs: epochs that are trained.
-        num_samples: training samples.
-        batch_size: of all processes together.
-        schedule: which epochs are selected.
+        max_epochs: Epochs that are trained.
+        num_samples: Training samples.
+        batch_size: Of all processes together.
+        schedule: Which epochs are selected.
     """
 
     max_epochs: int
@@ -64,11 +64,11 @@ class EpochOutlook:
     """What is expected of one epoch.
 
     Attributes:
-        epoch: counted from 0.
-        selected: whether its batches are selected, rather than a shuffled pass.
-        pressure: s_t.
+        epoch: Counted from 0.
+        selected: Whether its batches are selected, rather than a shuffled pass.
+        pressure: Selection pressure s_t.
         effective_sample_size: 1/ΣP².
-        distinct_share: distinct samples of the epoch, as a share of all samples.
+        distinct_share: Distinct samples of the epoch, as a share of all samples.
     """
 
     epoch: int

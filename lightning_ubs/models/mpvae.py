@@ -16,7 +16,7 @@ _MC_CHUNK = 100
 
 
 def normal_cdf(x: Tensor) -> Tensor:
-    """Φ(x), exact in the lower tail, where `torch.special.ndtr` is 0 below −5.4 and rankings would be lost.
+    """Normal CDF Φ(x), exact in the lower tail, where `torch.special.ndtr` is 0 below −5.4 and rankings would be lost.
 
     >>> normal_cdf(torch.tensor([-9.0, -8.0, 0.0]))
     tensor([1.1286e-19, 6.2210e-16, 5.0000e-01])
@@ -25,7 +25,7 @@ def normal_cdf(x: Tensor) -> Tensor:
 
 
 def probit_probabilities(noise: Tensor, mean: Tensor) -> Tensor:
-    """Φ(noise + mean) kept within [0.5e-6, 1 − 0.5e-6]: noise (S, b, q), mean (b, q) → (S, b, q)."""
+    """Probabilities Φ(noise + mean) kept within [0.5e-6, 1 − 0.5e-6]: noise (S, b, q), mean (b, q) → (S, b, q)."""
     return normal_cdf(noise + mean) * (1 - 1e-6) + 0.5e-6
 
 

@@ -31,6 +31,9 @@ def compare(targets: Tensor, labels: Tensor) -> Verdict:
     >>> compare(y * 0.8 + 0.1, y), compare(y.flip(0), torch.tensor([[1., 0, 0], [1., 1, 0], [0, 0, 1.]]))
     (<Verdict.SAME: 'same'>, <Verdict.DIFFERENT: 'different'>)
     """
+    is_alike = labels.ndim == 2 and targets.shape == labels.shape and targets.dtype == labels.dtype
+    if is_alike and torch.equal(targets, labels):  # as in most batches; what follows takes ten times as long
+        return Verdict.SAME
     if labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1 and targets.numel() == labels.numel()):
         return _compare_vector(targets, labels.flatten())
     if targets.ndim == 1 and labels.ndim == 2 and _is_one_hot(labels):

@@ -337,7 +337,7 @@ class DatasetLabels:
                 self.is_used = True
                 return ids.long()
         if len(self.column.shape) != 1:
-            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids)"
+            way_out = "in that shape" if self.column.shape else "in that shape; for class ids, one_hot(ids.long())"
             raise SelectionError(
                 f"labels has shape {[self.num_samples, *self.column.shape]}, but {needed_by} needs {_LABELS} for "
                 f"{self.num_samples} samples; pass labels= {way_out}."

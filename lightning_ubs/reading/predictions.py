@@ -118,9 +118,9 @@ def as_rows(tensor: Tensor, rows: int) -> Tensor | None:
     """
     if not tensor.is_floating_point() or tensor.ndim == 0 or tensor.shape[0] != rows:
         return None
-    wide = [size for size in tensor.shape[1:] if size != 1]
     if tensor.ndim == 2:
         return tensor
+    wide = [size for size in tensor.shape[1:] if size != 1]
     return None if len(wide) > 1 else tensor.reshape(rows, wide[0] if wide else 1)
 
 

@@ -13,12 +13,14 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_ubs.reading.comparison import Verdict as Rows
 from lightning_ubs.reading.comparison import compare
 from lightning_ubs.reading.predictions import Kind, to_probabilities
+from lightning_ubs.reading.scale import Fit
 
 # Right candidates have 1.00, mixed or noisy labels somewhat less; what chance or a teacher pulls has 0.5 to 0.7. Where
 # ENOUGH elements of like weight were seen on a side, a coin passes PASSED once in 28,000 times (at least 22 of 24), and
@@ -53,6 +55,9 @@ class Evidence:
         back: gradient that pulls back what is on the side of its label.
         told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
+        fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
+        is_changed: whether the loss compares with the labels what it makes of the candidate, not the candidate.
+        is_moved: whether the candidate was moved by the labels, as by a margin, so that it knows them.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -66,6 +71,9 @@ class Evidence:
     labels: tuple[float, float] = (0.0, 0.0)
     back: tuple[float, float] = (0.0, 0.0)
     told: float = 0.0
+    fit: Fit | None = None
+    is_changed: bool = False
+    is_moved: bool = False
 
     def add(self, gradient: Tensor, labels: Tensor, probs: Tensor | None, told: float = 0.0) -> Evidence:
         """With one more step; waits for the device.
@@ -85,13 +93,10 @@ class Evidence:
             away = (probs - labels).abs()
             is_right |= away < _FITTED
             back = ~is_right & (away < _ON_ITS_SIDE)
-        sides = [labels < 0.5, labels >= 0.5]
-        sums = torch.stack(
-            [
-                torch.stack([part[side].sum().double() for side in sides])
-                for part in (weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back)
-            ]
-        ).tolist()
+        sides = torch.stack([labels < 0.5, labels >= 0.5]).flatten(1)
+        parts = torch.stack([weight * is_right, weight, weight.square(), torch.ones_like(weight), weight * back])
+        # Row by row, so that equal rows have equal sums.
+        sums = (parts.flatten(1).unsqueeze(1) * sides).sum(2).tolist()
         right, mass, squares, counts, pulled_back = ((side[0], side[1]) for side in sums)
         return self + Evidence(right, mass, squares, counts, pulled_back, told)
 
@@ -108,6 +113,9 @@ class Evidence:
             total(self.labels, other.labels),
             total(self.back, other.back),
             self.told + other.told,
+            self.fit + other.fit if self.fit and other.fit else self.fit or other.fit,
+            self.is_changed or other.is_changed,
+            self.is_moved or other.is_moved,
         )
 
     @property
@@ -127,6 +135,13 @@ class Evidence:
     def value(self) -> float | None:
         """The smaller share."""
         return min((share for share in self.shares if share is not None), default=None)
+
+    @property
+    def decisive(self) -> float | None:
+        """The share that decides: the smaller one, of what is not on the side of its label already."""
+        counted = [mass - back for mass, back in zip(self.mass, self.back, strict=True)]
+        shares = [right / mass for right, mass in zip(self.right, counted, strict=True) if mass > 0]
+        return min(shares, default=None) if self.proof is Proof.REFUTED else self.value
 
     @property
     def proof(self) -> Proof:
@@ -173,6 +188,24 @@ def as_label_matrix(labels: Tensor, shape: tuple[int, ...], exclusive: bool) -> 
     return (index == classes).double().masked_fill(index < 0, torch.nan)
 
 
+def in_code(labels: Tensor, targets: tuple[Tensor, ...]) -> Tensor | None:
+    """One class per sample in the code in which a loss has it: one column per class, or ordinal levels that it exceeds.
+
+    >>> in_code(torch.tensor([2, 0]), (torch.tensor([[1.0, 1.0], [0.0, 0.0]]),))
+    tensor([[1., 1.],
+            [0., 0.]], dtype=torch.float64)
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        return None
+    for target in targets:
+        if target.ndim == 2 and len(target) == len(labels) and bool((labels <= target.shape[1]).all()):
+            classes = torch.arange(target.shape[1], device=labels.device)
+            for code in (labels.unsqueeze(1) == classes, labels.unsqueeze(1) > classes):
+                if torch.equal(code, target.to(labels.device) > 0.5) and bool((code != code[:1]).any()):
+                    return code.double()
+    return None
+
+
 def _binary(values: Tensor) -> Tensor | None:
     """Zeros and ones; −1 beside zeros is an unknown label, else a negative one; soft ones are rounded."""
     finite = values[values.isfinite()]
@@ -211,11 +244,80 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     verdicts = [compare(one.cpu(), given.cpu()) for one in targets]
     for one, verdict in zip(targets, verdicts, strict=True):
         if verdict is Rows.SAME:
-            hidden = ~one.isfinite().to(labels.device) if one.shape == labels.shape else torch.zeros_like(labels) > 0
-            known = labels.masked_fill(hidden, torch.nan).nan_to_num(0.0)
-            _, alike = torch.unique(known, dim=0, return_counts=True)
-            return math.lgamma(len(labels) + 1) - float(torch.lgamma(alike.double() + 1).sum())
+            shown = labels > 0.5
+            return _orders(shown & one.isfinite().to(shown.device) if one.shape == labels.shape else shown)
     return -math.inf if Rows.DIFFERENT in verdicts else 0.0
+
+
+def told_at_once(targets: tuple[Tensor, ...], given: Tensor) -> float:
+    """The same where the first of the targets are these numbers, bit by bit; 0 where more must be looked at."""
+    if not targets or targets[0].ndim != 2 or targets[0].dtype != given.dtype or targets[0].device != given.device:
+        return 0.0
+    return _orders(given > 0.5) if torch.equal(targets[0], given) else 0.0
+
+
+def _orders(rows: Tensor) -> float:
+    """How many orders of rows of truth values look different, as a logarithm."""
+    packed = np.packbits(rows.cpu().numpy(), axis=1)
+    _, alike = np.unique(packed.view(f"V{packed.shape[1]}"), return_counts=True)
+    return math.lgamma(len(rows) + 1) - sum(math.lgamma(count + 1) for count in alike.tolist())
+
+
+def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:
+    """Whether values tell positives from negatives: the same on one side within each label, and others beyond it.
+
+    Args:
+        values: (rows, q) by which a loss changes logits.
+        labels: (rows, q) of 0 and 1, NaN where they are not known.
+        relative: whether each row of values may have a constant added, as logits before a softmax.
+
+    >>> y = torch.eye(4).repeat(2, 1)
+    >>> is_of_labels(0.5 * y, y, False), is_of_labels(torch.arange(32.0).reshape(8, 4), y, False)
+    (True, False)
+    """
+    values = values.to(labels.device)
+    values = values - values.median(1, keepdim=True).values if relative else values
+    size = float(values.amax() - values.amin())
+    if not 0 < size < math.inf:
+        return False
+    sides = [labels < 0.5, labels >= 0.5]
+    both = sides[0].any(0) & sides[1].any(0)
+    sides = [side & both for side in sides]
+    if min(int(side.sum()) for side in sides) < 4:
+        return False
+    for side, other in (sides, sides[::-1]):
+        level = values.masked_fill(~side, -torch.inf).amax(0)
+        if _spread(values, side) <= 1e-3 * size and bool(((values - level).abs() > 0.05 * size)[other].all()):
+            return True
+    return False
+
+
+def is_difference(values: Tensor, probs: Tensor, labels: Tensor) -> bool | None:
+    """Whether values are how probabilities differ from the labels, smoothed or not; None if from nothing of the kind.
+
+    >>> p, y = torch.tensor([[0.1, 0.7, 0.3, 0.6]]).T, torch.tensor([[0.0, 1.0, 0.0, 1.0]]).T
+    >>> is_difference(p - y, p, y), is_difference(p**2 - y, p, y), is_difference(p, p**2, y)
+    (True, False, None)
+    """
+    sides = [labels < 0.5, labels >= 0.5]
+    for one in (values, -values):
+        rest = one - probs
+        if all(_spread(rest, side) < 1e-2 for side in sides):
+            means = [float(rest[side].mean()) if bool(side.any()) else 0.0 for side in sides]
+            return True if means[0] - means[1] > 0.1 or not all(bool(side.any()) for side in sides) else None
+    for one in (values, -values):
+        shown = one + labels.nan_to_num(0.0)
+        known = shown[labels.isfinite()]
+        if bool(((known >= -1e-3) & (known <= 1 + 1e-3)).all()) and all(bool(side.any()) for side in sides):
+            return False
+    return None
+
+
+def _spread(values: Tensor, side: Tensor) -> float:
+    """How much values differ on a side within a label, at most."""
+    low = values.masked_fill(~side, torch.inf).amin(0)
+    high = values.masked_fill(~side, -torch.inf).amax(0)
+    return float((high - low).clamp(min=0).max())
 
 
 def same_values(raw: Tensor, other: Tensor, kind: Kind) -> Kind | None:

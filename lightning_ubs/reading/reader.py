@@ -22,7 +22,7 @@ from lightning_ubs.reading.modules import (
     names_of,
     submodule,
 )
-from lightning_ubs.reading.named import Outputs, as_matrix, matched, named_place, read_named
+from lightning_ubs.reading.named import Outputs, as_matrix, check_called_probabilities, matched, named_place, read_named
 from lightning_ubs.reading.predictions import (
     Kind,
     Observation,
@@ -75,10 +75,15 @@ class StepReader:
         self._prefers_batch = ids is not None
         self._watch = ModuleWatch()
         self._module: LightningModule | None = None
-        self._search = Search(ids)
+        self._search = Search(ids, self._given is not None or outputs is not None)
         self._found: Candidate | None = None
         self._found_targets: tuple[Tensor, ...] = ()
-        self._passes = 0
+        self._passes = self._rows = 0
+        # Whether modules are watched in this step, and in the next one: until it is clear that they need not be.
+        self._watches = self._may_watch = True
+        self._has_begun = self._has_looked = False
+        # Whether all heads of a step are to be looked at.
+        self._is_open = True
         self.forget()
 
     # One fit
@@ -100,6 +105,7 @@ class StepReader:
         # In which backward pass of a step the predictions were found last.
         self._usual_pass = 0
         self._search.begin_fit()
+        self._watches = self._may_watch = self._is_open = True
         self.end()
 
     def expect(self, labels_of: LabelsOf | None, is_shown: bool, num_labels: int | None) -> None:
@@ -130,9 +136,11 @@ class StepReader:
 
     def start(self) -> None:
         """A training step begins: watch the modules that may return its predictions."""
-        self.end()
+        if self._has_begun:
+            self.end()
+        self._has_begun = True
         module, place = self._module, self._search.place
-        if module is None:
+        if module is None or not self._watches:
             return
         if isinstance(self._outputs, str) and self._outputs.startswith("module:"):
             part, _, name = module_part(module, self._outputs.removeprefix("module:"))
@@ -154,10 +162,13 @@ class StepReader:
             planned: ids of these samples.
             check: look at all of its heads, and see whether what is read is still proven.
         """
-        self._watch.stop()
+        if self._watches:
+            self._watch.stop()
         search, place = self._search, self._search.place
+        self._rows = rows
         number, self._passes = self._passes, self._passes + 1
-        if check or search.is_open:
+        if check or self._is_open:
+            self._has_looked = True
             search.look(loss, rows, self._label_sets(batch, planned, rows), self._watched(rows))
             return
         reads_loss = place is not None and place.source == "loss"
@@ -166,7 +177,7 @@ class StepReader:
         if number in search.other_passes:
             return
         for way in search.ways:
-            found = follow(loss, rows, way)
+            found = follow(loss, rows, way, self._needs_targets)
             if found is not None and found.shape[1] == search.num_labels:
                 if way is not search.ways[0]:
                     search.ways.remove(way)
@@ -176,14 +187,20 @@ class StepReader:
                     self._found_targets = self._follow_targets(loss, rows, found)
                 return
         if search.ways and number >= self._usual_pass:  # a loss of another form
+            self._has_looked = True
             search.look(loss, rows, self._label_sets(batch, planned, rows), self._watched(rows))
 
     def end(self) -> None:
         """The step is over: keep nothing of it."""
-        self._watch.forget()
-        self._search.end_step()
+        if self._watches:
+            self._watch.forget()
+            self._watches = self._may_watch
+        if self._has_looked:
+            self._search.end_step()
+            self._has_looked = False
         self._found, self._found_targets = None, ()
-        self._passes = 0
+        self._passes = self._rows = 0
+        self._has_begun = False
 
     def end_epoch(self) -> None:
         """Refuse to go on if nothing in the steps of an epoch could be told to be the predictions."""
@@ -201,9 +218,9 @@ class StepReader:
 
     def read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Reading | None:
         """Read batch ``k`` of the plan on all processes; None while it is not yet clear where."""
-        rows = plan.rank_size(k)
-        search = self._search
-        self._watch.stop()
+        search, rows = self._search, self._rows or plan.rank_size(k)
+        if self._watches:
+            self._watch.stop()
         if self._found is not None and search.place is not None and search.place.source == "loss":
             raw = self._found.predictions
         elif search.place is None or search.has_looked:
@@ -212,10 +229,12 @@ class StepReader:
             raw = self._read_named(search.place, module, outputs, batch, rows)
         if raw is None:
             return None
-        raw = raw.detach().float()
-        targets = in_shape(self._find_targets(module, outputs, batch, raw), raw) if self._needs_targets else None
-        self.end()
-        raw, targets = _gathered(raw.clone(), None if targets is None else targets.clone(), plan, k)
+        raw = raw.detach().to(torch.float32, copy=True)
+        targets = None
+        if self._needs_targets:
+            targets = in_shape(self._find_targets(module, outputs, batch, raw), raw).clone()
+        if plan.layout.world_size > 1:
+            raw, targets = _gathered(raw, targets, plan, k)
         if self._kind is None:
             self._kind = kind_by_values(raw, str(search.place))
         return Reading(raw, targets, self._kind, self._device)
@@ -242,7 +261,7 @@ class StepReader:
     ) -> Tensor | None:
         """The predictions of a step whose heads were looked at, or that comes before any is known."""
         search, rows = self._search, plan.rank_size(k)
-        is_open = search.is_open
+        self._has_looked, is_open = True, self._is_open
         search.share(plan.layout.world_size)
         search.check_mixed(f"epoch {plan.epoch}, batch {k}")
         groups = search.groups()
@@ -256,6 +275,7 @@ class StepReader:
         if is_open:
             place = search.place
             search.note(self._outputs is not None or (place is not None and place.source == "returned"))
+        self._is_open = search.is_open
         return raw
 
     def _first(
@@ -268,6 +288,8 @@ class StepReader:
             found = read_named(place, self._outputs, module, self._watch, outputs, batch, first=True)
             tensor = as_matrix(found.tensor, place, rows)
             kind, group = matched(found, tensor, place, groups, search.believes)
+            if self._given is None:
+                check_called_probabilities(tensor, place, group)
             self._settle(place, kind, group, tensor.shape[1])
             return tensor
         group = search.choose(groups, rows)
@@ -281,6 +303,7 @@ class StepReader:
 
     def _settle(self, place: Place, kind: Kind | None, group: Group | None, width: int) -> None:
         self._kind = self._given or kind or self._kind
+        self._may_watch = place.source == "module"
         self._search.settle(place, group, width)
         if group is not None:
             labeled = [head.place.term for head in group.heads if head.evidence is not None and head.evidence.matched]
@@ -324,7 +347,7 @@ class StepReader:
 
     def _watched(self, rows: int) -> list[Watched]:
         """Matrices that modules returned so far in this step."""
-        names = {} if self._module is None else names_of(self._module)
+        names = {} if self._module is None or not self._watch.seen else names_of(self._module)
         return [
             Watched(Place("module", names[seen.module], found.part), found.tensor)
             for seen in self._watch.seen

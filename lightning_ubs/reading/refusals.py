@@ -8,7 +8,7 @@ from typing import Any
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading.heads import Group, Head
 from lightning_ubs.reading.modules import Seen
-from lightning_ubs.reading.proof import THRESHOLD
+from lightning_ubs.reading.proof import PASSED
 
 WAYS_OUT = (
     "return {'loss': loss, 'logits': logits} from training_step, or pass outputs='KEY' (a key of what it returns), "
@@ -31,10 +31,31 @@ def several(groups: Sequence[Group]) -> SelectionError:
 def not_pulled(groups: Sequence[Group]) -> SelectionError:
     """The labels refute what may be the predictions."""
     return SelectionError(
-        f"the loss does not pull what it is computed from ({'; '.join(map(str, groups))}; {THRESHOLD} is needed) "
+        f"the loss does not pull what it is computed from ({'; '.join(map(str, groups))}; {PASSED} is needed) "
         "to the labels of the planned samples, so predictions would be credited to other samples or are none: keep "
         f"the order of the samples in training_step and the collate function, or {WAYS_OUT}; ids=False trains "
         "without this proof."
+    )
+
+
+def other_scale(group: Group) -> SelectionError:
+    """The loss makes something of what a module returned that is neither its sigmoid nor its softmax."""
+    head = group.heads[0]
+    activation = "softmax" if head.exclusive else "sigmoid"
+    return SelectionError(
+        f"the loss pulls {head.text} to the labels, but not as a loss of their {activation} does: it reads them "
+        "through something else, such as a temperature or another link, so that the probabilities of the model are "
+        "not known; return them from training_step ({'loss': loss, 'probs': probs}), or pass kind="
+        f"'{'softmax' if head.exclusive else 'logits'}' if their {activation} is what the model predicts all the same."
+    )
+
+
+def moved(group: Group) -> SelectionError:
+    """The loss moves its predictions by the labels."""
+    return SelectionError(
+        f"what the loss compares with the labels ({group.heads[0].text}) was moved by these labels before, as by a "
+        "margin, so that it is not what the model predicts; return that from training_step "
+        "({'loss': loss, 'probs': probs})."
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_ubs.reading.signatures import OTHER, distance, signatures
+from lightning_ubs.reading.signatures import OTHER, distance, hold_classes, signatures
 from lightning_ubs.reading.targets import LABEL_NAMES, shown_attributes
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | No
         rows: (b, q) labels or (b,) class indices of the batch, on the CPU.
         place: where in the batch they are; an item whose collate function is the usual one has them there too.
     """
-    classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
+    classes = hold_classes(rows)
     found = signatures(rows, classes)
     chosen = _telling(found)
     items = ask(dataset, ids[chosen].tolist())

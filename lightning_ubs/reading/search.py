@@ -13,8 +13,9 @@ from lightning_ubs.reading.comparison import Verdict, are_rows_permuted, compare
 from lightning_ubs.reading.heads import BackwardPass, Group, Head, Place, Watched, grouped, main_groups
 from lightning_ubs.reading.loss_graph import TermPlace
 from lightning_ubs.reading.predictions import Kind
-from lightning_ubs.reading.proof import PASSED, THRESHOLD, Evidence, Proof
-from lightning_ubs.reading.refusals import masked, mixed, not_pulled, other_rows, several
+from lightning_ubs.reading.proof import PASSED, Evidence, Proof
+from lightning_ubs.reading.refusals import masked, mixed, moved, not_pulled, other_rows, other_scale, several
+from lightning_ubs.reading.scale import Scale
 
 # Steps of a fit in which every head of the loss is looked at in any case, those in which heads that may be meant as
 # well are told apart, and those in which evidence is gathered until it is enough.
@@ -35,10 +36,11 @@ class Search:
 
     Args:
         ids: what planned ids are verified by; False or ids of its own answer for labels that do not fit.
+        trusts_scale: whether the user says which the predictions are, or what they hold, and answers for their scale.
     """
 
-    def __init__(self, ids: Any) -> None:
-        self._ids = ids
+    def __init__(self, ids: Any, trusts_scale: bool = False) -> None:
+        self._ids, self._trusts_scale = ids, trusts_scale
         self._passes: list[BackwardPass] = []
         self.begin_fit()
 
@@ -54,6 +56,8 @@ class Search:
         self.other_passes: set[int] = set()
         #: Number of labels, if it is known.
         self.num_labels: int | None = None
+        # All places of the chosen head, by the backward pass of a step.
+        self._terms: dict[int, tuple[TermPlace, ...]] = {}
         self._evidence: dict[Place, Evidence] = {}
         self._later, self._doubts = Evidence(), 0
         self._steps = 0
@@ -83,9 +87,13 @@ class Search:
         return bool(self._passes)
 
     def look(self, loss: Tensor, rows: int, labels: list[Tensor], watched: list[Watched]) -> None:
-        """Find every head of a loss before its backward pass, which then shows how the loss pulls at it."""
-        self.labels = labels
-        self._passes.append(BackwardPass(loss, rows, labels, watched, len(self._passes)))
+        """Find every head of a loss before its backward pass, which then shows how the loss pulls at it.
+
+        Once it is clear which head is read, that one alone, as long as the loss has the same form.
+        """
+        self.labels, number = labels, len(self._passes)
+        terms = () if self.is_open or self.status != VERIFIED else self._terms.get(number, ())
+        self._passes.append(BackwardPass(loss, rows, labels, watched, number, terms))
 
     @property
     def unfitting(self) -> list[tuple[int, ...]]:
@@ -130,7 +138,8 @@ class Search:
         """
         proven = main_groups(groups, Proof.PROVEN)
         if proven:
-            return self._only(proven, rows)
+            is_early = self._steps < RIVAL_STEPS and any(_may_be_made(one, proven) for one in groups)
+            return None if is_early else self._only(proven, rows)
         # What the loss compares with the labels is meant, even where other terms are made of it as well.
         unknown = main_groups([one for one in groups if one.is_matched] or groups, Proof.OPEN)
         if unknown and all(group.evidence is None for group in unknown):
@@ -180,17 +189,30 @@ class Search:
             numbers = {head.place.backward_pass for head in group.heads}
             twins = {head.place.backward_pass for head in self.heads if head.place.term in self.ways}
             self.other_passes = {number for number in twins if number < min(numbers)}
+            self._terms = _terms_of(group, self.heads)
         if group is None:
             self.status = OTHER_VALUES
         elif group.evidence is None:
             self.status = NO_LABELS
         else:
-            self.status = {Proof.PROVEN: self._verified, Proof.REFUTED: REFUTED, Proof.OPEN: UNDECIDED}[group.proof]
+            self.status = {Proof.PROVEN: self._verified(group), Proof.REFUTED: REFUTED, Proof.OPEN: UNDECIDED}[
+                group.proof
+            ]
+            self._check_scale(group)
 
-    @property
-    def _verified(self) -> str:
-        """What a proof says: of what only a module shows, the direction and not the scale."""
-        return UNSHOWN if self.place is not None and self.place.source == "module" else VERIFIED
+    def _verified(self, group: Group) -> str:
+        """What a proof of the direction says: of what only a module shows, the scale has to be shown as well."""
+        if group.scale is Scale.OPEN and not self._trusts_scale:
+            return UNDECIDED
+        return VERIFIED if group.scale is Scale.SHOWN else UNSHOWN
+
+    def _check_scale(self, group: Group) -> None:
+        """Refuse logits of another scale than that of the loss."""
+        is_named = self.place is not None and self.place.source in ("returned", "function")
+        if group.evidence is not None and group.evidence.is_moved and not is_named:
+            raise moved(group)
+        if group.scale is Scale.OTHER and not is_named and not self._trusts_scale:
+            raise other_scale(group)
 
     def is_chosen(self, head: Head) -> bool:
         """Whether a head stands where predictions are read."""
@@ -238,10 +260,14 @@ class Search:
         if head is None or head.evidence is None or _rises(head.evidence):
             return
         self._later = self._later + head.evidence
+        if self.status == UNDECIDED:
+            self._check_scale(Group([head], self._later))
         if self._later.proof is Proof.PROVEN:
             if self.status == UNDECIDED:
-                self.status = self._verified
-                rank_zero_info(f"The predictions are verified: the loss pulls {head.text} to the labels.")
+                self.status = self._verified(Group([head], self._later))
+                if self.status == UNDECIDED:
+                    return
+                rank_zero_info(f"Predictions read from {head.text}: {self.status}.")
             self._later, self._doubts = Evidence(), 0
         elif self._later.proof is Proof.REFUTED and not self.believes(Group([head], None, head.targets)):
             shown, self._later = self._later, Evidence()
@@ -250,7 +276,7 @@ class Search:
             self._doubts += 1
             rank_zero_warn(
                 f"The loss no longer pulls the predictions ({head.text}) to the labels of the planned samples "
-                f"({shown.value:.2f} of its gradient, {THRESHOLD} is needed); if later epochs show the same, training "
+                f"({shown.decisive:.2f} of its gradient, {PASSED} is needed); if later epochs show the same, training "
                 "stops. Keep the order of the samples, or pass ids=False if labels are changed on purpose.",
                 category=UserWarning,
             )
@@ -281,9 +307,32 @@ class Search:
         return any(are_rows_permuted(target, other.cpu()) for other in targets[1:])
 
 
+def _terms_of(group: Group, heads: list[Head]) -> dict[int, tuple[TermPlace, ...]]:
+    """Where the loss shows the head of a group, in each backward pass; nothing if it does not show it as it is."""
+    one = group.heads[0]
+    same = [head for head in heads if head.origin == one.origin and head.variant == one.variant]
+    terms: dict[int, tuple[TermPlace, ...]] = {}
+    for head in same:
+        if head.place.source != "loss" or head.place.term is None or head.predictions is None:
+            return {}
+        if head.changes or head.is_told_by_labels or (head.sign is not None and bool((head.sign < 0).any())):
+            return {}
+        number = head.place.backward_pass
+        terms[number] = (*terms.get(number, ()), head.place.term)
+    return terms
+
+
 def _tells(group: Group) -> bool:
     """Whether targets of what is not proven yet say something of the samples; the same for all are of another task."""
     return group.is_likely or any(bool((one != one[:1]).any()) for one in group.targets)
+
+
+def _may_be_made(group: Group, proven: list[Group]) -> bool:
+    """Whether what the loss compares with the labels may be this, made of what is proven; more steps will tell."""
+    head = group.heads[0]
+    if group.proof is not Proof.OPEN or not group.is_likely or not head.is_told_by_labels:
+        return False
+    return any(one.is_of_module or head.origin in one.heads[0].inside for one in proven)
 
 
 def _rises(evidence: Evidence) -> bool:

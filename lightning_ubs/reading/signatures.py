@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,12 +20,14 @@ UNSEEN = -1
 _BATCHES = 32
 # Below this many bits by which other samples differ, nothing can be told.
 _TELLING = 12
+# Standard errors by which labels must be nearer than those of other samples to be noisy ones of the same.
+_SURELY = 5.0
 # Rows of a column that are kept to recognize a dataset by.
 _SHOWN = 4096
 
-#: Within a run, labels that are this far from those of the first visits are of other samples. Measured in the second
-#: epoch: 0.84 to 1 where batches are sorted or a queue is drawn anew, at most 0.55 where one label in ten is flipped at
-#: each visit and a fifth of them are positive.
+#: Within a run, labels that are this far from those of the first visits are of other samples, unless those that differ
+#: are nearer than other samples are. Measured in the second epoch: 0.84 to 1 where batches are sorted or a queue is
+#: drawn anew, at most 0.55 where one label in ten is flipped at each visit and a fifth of them are positive.
 MOVED = 0.8
 #: Where labels do not change from visit to visit, half the way to another sample is another sample.
 OTHER = 0.5
@@ -39,11 +42,19 @@ class Distance(NamedTuple):
         share: 0 for the same labels, about 1 for those of other samples.
         changed: samples whose labels differ.
         compared: samples that were compared.
+        is_noise: whether those that differ are surely nearer to what was expected than those of other samples that
+            differ, as where labels are flipped at random; samples in another order are not.
     """
 
     share: float
     changed: int
     compared: int
+    is_noise: bool = False
+
+
+def hold_classes(rows: Tensor) -> bool:
+    """Whether labels (b,) are class indices; waits for the device."""
+    return rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
 
 
 def signatures(rows: Tensor, classes: bool = False) -> Tensor:
@@ -86,19 +97,73 @@ def bits(differences: Tensor) -> Tensor:
 
 def distance(expected: Tensor, found: Tensor, telling: int = _TELLING) -> Distance | None:
     """How far signatures (n,) are from the expected ones; None where all samples are too much alike to tell."""
-    return _judged(_counts(expected, found, torch.ones_like(expected, dtype=torch.bool)).tolist(), telling)
+    return judged(counted(expected, found), telling)
+
+
+def counted(expected: Tensor, found: Tensor) -> Tensor:
+    """What :func:`judged` takes; counts of several batches may be added."""
+    return _counts(expected, found, torch.ones_like(expected, dtype=torch.bool))
+
+
+class Recoding:
+    """Labels in another code, of which every kind stands for one kind of the first, such as levels for classes.
+
+    Args:
+        labels: signatures (b,).
+        codes: those of the same samples in the other code.
+    """
+
+    # Orders of the rows of which fewer than this share fit a code by chance.
+    _CHANCE = 1e-3
+
+    def __init__(self, labels: Tensor, codes: Tensor) -> None:
+        kinds, of_kind, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+        others, other_counts = torch.unique(codes, return_counts=True)
+        #: Kinds of labels, and what stands for each.
+        self.kinds, self.codes = kinds, codes.new_zeros(len(kinds)).index_put_((of_kind,), codes)
+        # Where most labels are the same, the others are errors and no code.
+        is_alike = len(kinds) == len(others) and 2 * int((labels == codes).sum()) <= len(labels)
+        is_alike = is_alike and torch.equal(counts.sort().values, other_counts.sort().values)
+        fitting = sum(
+            math.lgamma(1 + n) for n in [*counts.tolist(), *torch.unique(counts, return_counts=True)[1].tolist()]
+        )
+        #: Whether the rows tell their order: other orders rarely fit by chance.
+        self.tells = is_alike and fitting - math.lgamma(1 + len(labels)) < math.log(self._CHANCE)
+        #: Whether all rows stand where their labels do.
+        self.fits = is_alike and torch.equal(self.codes[of_kind], codes)
+
+    def of(self, labels: Tensor, otherwise: Tensor) -> Tensor:
+        """What stands for labels on any device, (b,); ``otherwise`` (b,) for kinds that are not known."""
+        kinds, codes = self.kinds.to(labels.device), self.codes.to(labels.device)
+        at = torch.searchsorted(kinds, labels).clamp(max=len(kinds) - 1)
+        return torch.where(kinds[at] == labels, codes[at], otherwise)
 
 
 def _counts(expected: Tensor, found: Tensor, known: Tensor) -> Tensor:
-    """Bits that differ, bits by which another sample of the batch differs, samples that differ, and samples."""
+    """Of this sample and of another one of the batch: bits that differ, their squares, samples that differ; samples."""
     own = bits(expected ^ found) * known
     other = bits(expected ^ found.roll(1)) * known
-    return torch.stack([own.sum(), other.sum(), (own > 0).sum(), known.sum()])
+    both = torch.stack([own, other])
+    return torch.cat([torch.stack([both, both * both, (both > 0).long()]).sum(2).flatten(), known.sum().view(1)])
 
 
-def _judged(counts: list[int], telling: int = _TELLING) -> Distance | None:
-    own, other, changed, compared = counts
-    return None if max(own, other) < telling else Distance(own / max(own, other, 1), changed, compared)
+def judged(counts: Tensor, telling: int = _TELLING) -> Distance | None:
+    """How far labels are from what was expected; None where all samples are too much alike to tell."""
+    own, other, own_squares, other_squares, changed, others, compared = counts.tolist()
+    if max(own, other) < telling:
+        return None
+    is_noise = _surely_less((own, own_squares, changed), (other, other_squares, others))
+    return Distance(own / max(own, other, 1), changed, compared, is_noise)
+
+
+def _surely_less(few: tuple[int, int, int], many: tuple[int, int, int]) -> bool:
+    """Whether numbers of which (sum, sum of squares, count) are known have a smaller mean than others."""
+    if min(few[2], many[2]) < 2:
+        return False
+    means = [total / count for total, _, count in (few, many)]
+    variances = [squares / count - (total / count) ** 2 for total, squares, count in (few, many)]
+    squared_error = sum(max(0.0, variance) / one[2] for variance, one in zip(variances, (few, many), strict=True))
+    return means[1] - means[0] > _SURELY * math.sqrt(squared_error)
 
 
 class LabelMemory:
@@ -134,25 +199,35 @@ class LabelMemory:
         if self._table is not None and len(self._table) != num_samples:
             self.forget()
 
+    def expect_anew(self) -> None:
+        """Labels were corrected: the next visit of each sample counts as its first."""
+        self._waiting, self._counts = [], None
+        if self._table is not None:
+            self._table.fill_(UNSEEN)
+
     def expect(self, num_samples: int, rows: Tensor) -> None:
         """Labels look like these of one batch; waits for the device."""
         if self._table is None:
             self._table = torch.full((num_samples,), UNSEEN, device=rows.device)
         if self._classes is None:
-            self._classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
+            self._classes = hold_classes(rows)
 
-    def add(self, ids: Tensor, rows: Tensor) -> None:
-        """The samples ``ids`` (b,) came with these labels."""
-        self._waiting.append((ids, rows.detach().clone()))
+    def add(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """The samples ``ids`` (b,) came with these labels; gives the copy of these that is kept for a while."""
+        kept = rows.detach().clone()
+        self._waiting.append((ids, kept))
         if len(self._waiting) >= _BATCHES:
             self.settle()
+        return kept
 
     def settle(self) -> None:
         """Compare what waits."""
         waiting, self._waiting = self._waiting, []
         if not waiting or self._table is None:
             return
-        found = torch.cat([signatures(rows, bool(self._classes)) for _, rows in waiting])
+        kinds = {rows.shape[1:] for _, rows in waiting}
+        parts = [torch.cat([rows for _, rows in waiting])] if len(kinds) == 1 else [rows for _, rows in waiting]
+        found = torch.cat([signatures(rows, bool(self._classes)) for rows in parts])
         self._table = self._table.to(found.device)
         ids = torch.cat([ids for ids, _ in waiting]).to(found.device, non_blocking=True)
         expected = self._table[ids]
@@ -169,7 +244,7 @@ class LabelMemory:
             return False  # one of them could not tell where labels are
         dist.all_reduce(self._table, op=dist.ReduceOp.MAX)
         total = torch.tensor(seen).sum(0)
-        if _judged(total.tolist()) is None:
+        if judged(total) is None:
             return False
         self._counts = total
         return True
@@ -177,7 +252,7 @@ class LabelMemory:
     def judge(self) -> Distance | None:
         """How far labels were from those of the first visits; None as long as that cannot be told."""
         self.settle()
-        verdict = None if self._counts is None else _judged(self._counts.tolist())
+        verdict = None if self._counts is None else judged(self._counts)
         if verdict is not None:
             self._counts = None
         return verdict
@@ -186,8 +261,7 @@ class LabelMemory:
         """Remember the labels that the dataset shows; how far they are from those that it showed before."""
         ids = torch.linspace(0, column.length - 1, min(column.length, _SHOWN)).long()
         rows = column.rows(ids)
-        classes = rows.ndim == 1 and not rows.is_floating_point() and bool((rows > 1).any())
-        before, self._shown = self._shown, signatures(rows, classes)
+        before, self._shown = self._shown, signatures(rows, hold_classes(rows))
         return None if before is None or before.shape != self._shown.shape else distance(before, self._shown)
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _SAID_ABOVE = ("nothing was selected", "lies in the warm-up", "is defective as p
 
 
 def find_cautions(results: Results) -> list[str]:
-    """Every warning that concerns the result, each a sentence or two with the way out."""
+    """Every warning that concerns the result, each a sentence or two with a hint."""
     found: list[str] = []
     for check in (
         _few_pairs,

@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_ubs.report.cautions import find_cautions
-from lightning_ubs.report.label_tables import LabelBlock, find_label_blocks
 from lightning_ubs.report.paper import PaperCell, compare_with_paper, paper_comparisons, read_paper
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance, result_tests, run_tests, table_units
-from lightning_ubs.report.tables import Table, build_tables
+from lightning_ubs.report.tables import LabelBlock, Table, build_tables, find_label_blocks
 from lightning_ubs.report.traces import Extremes, TracedRun, find_extremes, find_traces
 from lightning_ubs.report.training_cost import Savings, Speed, find_savings, measure_speed
 from lightning_ubs.report.verdict import Verdict, judge, margin_of, no_verdict, summary

@@ -1,31 +1,32 @@
-"""All figures of a report: found, rendered one by one, written as files where asked for."""
+"""All figures of a report: found, rendered one by one on all processors, written as files where asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lightning_ubs._utils.extras import optional_import
 from lightning_ubs._utils.files import write_file
+from lightning_ubs._utils.progress import show_progress
 from lightning_ubs.report.contents import Contents
-from lightning_ubs.report.figures.ablation import ABLATION
-from lightning_ubs.report.figures.canvas import Plot, house_style
-from lightning_ubs.report.figures.correlation import CORRELATION
-from lightning_ubs.report.figures.critical_difference import rank_plot
+from lightning_ubs.report.figures.canvas import FigureKind, Material, Plot, figure_theme, house_style
+from lightning_ubs.report.figures.comparisons import gain_plot, rank_plot
+from lightning_ubs.report.figures.cost import SAVING, TIME
 from lightning_ubs.report.figures.curves import DRIFT, LOSS, VALIDATION
-from lightning_ubs.report.figures.data_map import DATA_MAP
-from lightning_ubs.report.figures.forest import gain_plot
-from lightning_ubs.report.figures.kinds import FigureKind, Material
-from lightning_ubs.report.figures.label_draws import LABEL_DRAWS
-from lightning_ubs.report.figures.rendering import for_page, to_png, to_svg
-from lightning_ubs.report.figures.saving import SAVING
-from lightning_ubs.report.figures.sensitivity import GRID_S0_T, LAMBDA
-from lightning_ubs.report.figures.theme import figure_theme
-from lightning_ubs.report.figures.timing import TIME
-from lightning_ubs.report.forking import map_in_order
+from lightning_ubs.report.figures.settings import ABLATION, GRID_S0_T, LAMBDA
+from lightning_ubs.report.figures.traces import CORRELATION, DATA_MAP, LABEL_DRAWS
 from lightning_ubs.report.method import method_looks
-from lightning_ubs.report.progress import show_progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS: tuple[FigureKind, ...] = (
     SAVING, VALIDATION, LOSS, TIME, DRIFT, CORRELATION, ABLATION, LAMBDA, GRID_S0_T, DATA_MAP, LABEL_DRAWS,
@@ -119,3 +120,78 @@ def _free_names(wanted: Sequence[str]) -> list[str]:
         numbered = (f"{name}-{number}" for number in count(2))
         found.append(next(one for one in chain([name], numbered) if one not in found))
     return found
+
+
+def to_png(figure: Figure, dpi: int = 160) -> bytes:
+    """The figure as PNG on a white ground."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """The figure as SVG; identifiers are derived from ``name`` so that several live in one page."""
+    buffer = io.StringIO()
+    with optional_import("matplotlib").rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _shortened(buffer.getvalue())
+
+
+def for_page(svg: str, alt: str, theme: dict[str, str]) -> str:
+    """An SVG file made ready to stand inside HTML: themed, scalable, named, without prologue."""
+    escape = optional_import("markupsafe").escape
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r'<g id="[A-Za-z0-9.]+_\d+"', "<g", body)
+    for color, variable in theme.items():
+        body = body.replace(color, variable)
+    return re.sub(
+        r"<svg ([^>]*?)>",
+        lambda match: f'<svg role="img" aria-label="{escape(alt)}" {_without_size(match[1])}>',
+        body,
+        count=1,
+    )
+
+
+def _shortened(svg: str) -> str:
+    """Coordinates of paths with two decimals: a hundredth of a point is seen by nobody, and half of the file."""
+    return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", " ".join(path[0].split("\n"))), svg)
+
+
+def _without_size(attributes: str) -> str:
+    return re.sub(r'\b(width|height|version|xmlns:xlink|xmlns)="[^"]*"\s*', "", attributes).strip()
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_FEW = 40
+
+# What the children of a fork inherit: figures are made from closures, which cannot be sent to another process.
+_work: tuple[Callable[[Any], Any], Sequence[Any]] | None = None
+
+
+def map_in_order(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yield ``function(item)`` for each item, in their order; few items stay in this process.
+
+    >>> list(map_in_order(abs, [-1, 2]))
+    [1, 2]
+    """
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if len(items) < _FEW or processors < 2 or not sys.platform.startswith("linux"):
+        yield from map(function, items)
+        return
+    global _work
+    _work = function, items
+    try:
+        with multiprocessing.get_context("fork").Pool(processors) as pool:
+            yield from pool.imap(_do, range(len(items)), chunksize=4)
+    finally:
+        _work = None
+
+
+def _do(index: int) -> Any:
+    if _work is None:
+        raise RuntimeError("there is no work in this process; it was not forked by map_in_order.")
+    function, items = _work
+    return function(items[index])

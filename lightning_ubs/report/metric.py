@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_ubs._utils.known_metrics import REPORTED, TITLES
+from lightning_ubs._utils.metric_names import REPORTED, TITLES
 from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
 
@@ -28,7 +28,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """+1 or −1: times a difference, this is a gain."""
+        """Either +1 or −1: times a difference, this is a gain."""
         return 1 if self.higher_is_better else -1
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.report.contents import Contents
-from lightning_ubs.report.figures.theme import figure_theme, method_colors
+from lightning_ubs.report.figures.canvas import figure_theme, method_colors
 from lightning_ubs.report.gallery import Gallery
 from lightning_ubs.report.method import clean, method_looks
 from lightning_ubs.report.results import Results
@@ -20,7 +20,6 @@ from lightning_ubs.report.words import count_of, join, pvalue, signed
 
 _MOST_NAMED = 4
 _MOST_OPEN = 2
-_MOST_UNITS = 1000
 _MOST_LISTED = 20
 _OWN_DATA = "lightning-ubs compare data=file data.path=FILE"
 
@@ -194,8 +193,6 @@ def next_steps(report: Contents) -> list[tuple[str, str]]:
     undecided = [verdict for verdict in report.verdicts if verdict.answer == "undecided"]
     for verdict in sorted(undecided, key=lambda one: -abs(one.interval.mean))[:_MOST_OPEN]:
         text = " ".join(verdict.power_sentences)
-        if (verdict.needed or 0) > _MOST_UNITS:
-            text = "The difference is so small that no number of runs that one would do can show it."
         found.append((f"{verdict.ours} over {verdict.theirs} is open. {text}", ""))
     if report.results.ranked:
         return found

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_ubs._utils.known_metrics import METRICS
+from lightning_ubs._utils.metric_names import METRICS
 from lightning_ubs.errors import ReportError
 from lightning_ubs.methods import REFERENCE, find_method
 from lightning_ubs.report.method import Method

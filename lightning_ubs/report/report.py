@@ -12,7 +12,7 @@ from lightning_ubs._utils.files import write_file
 from lightning_ubs.errors import ReportError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
-from lightning_ubs.report import csv_tables, latex_tables
+from lightning_ubs.report import table_files
 from lightning_ubs.report.console import console_text
 from lightning_ubs.report.contents import TITLE, Contents
 from lightning_ubs.report.gallery import render_gallery
@@ -120,21 +120,21 @@ class Report(Contents):
 
     def _table_files(self) -> dict[str, str]:
         texts = {
-            "average_ranks.csv": csv_tables.rank_csv(self.tables),
-            "significance.csv": csv_tables.significance_csv(self.tests),
-            "significance.tex": latex_tables.significance_latex(self.tests),
-            "verdict.csv": csv_tables.verdict_csv(self.verdicts),
-            "verdict.tex": latex_tables.verdict_latex(self.verdicts),
-            "speed.csv": csv_tables.speed_csv(self.speeds),
-            "labels.csv": csv_tables.labels_csv(self.labels),
-            "samples.csv": csv_tables.samples_csv(self.samples),
-            "failed.csv": csv_tables.failed_csv(self.results),
+            "average_ranks.csv": table_files.rank_csv(self.tables),
+            "significance.csv": table_files.significance_csv(self.tests),
+            "significance.tex": table_files.significance_latex(self.tests),
+            "verdict.csv": table_files.verdict_csv(self.verdicts),
+            "verdict.tex": table_files.verdict_latex(self.verdicts),
+            "speed.csv": table_files.speed_csv(self.speeds),
+            "labels.csv": table_files.labels_csv(self.labels),
+            "samples.csv": table_files.samples_csv(self.samples),
+            "failed.csv": table_files.failed_csv(self.results),
         }
         for table in self.tables:
-            texts[f"{table.metric.key}.csv"] = csv_tables.table_csv(table)
-            texts[f"{table.metric.key}.tex"] = latex_tables.table_latex(table)
+            texts[f"{table.metric.key}.csv"] = table_files.table_csv(table)
+            texts[f"{table.metric.key}.tex"] = table_files.table_latex(table)
         for table, cells in self.paper.cells if self.paper is not None else ():
-            texts[f"paper_{table.metric.key}.csv"] = csv_tables.paper_csv(table.metric.title, cells)
+            texts[f"paper_{table.metric.key}.csv"] = table_files.paper_csv(table.metric.title, cells)
         return texts
 
 

@@ -15,6 +15,7 @@ from lightning_ubs.errors import ReportError, StoreError
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import BASELINE, CONTROL, REFERENCE
+from lightning_ubs.report.evidence import MIN_DATASETS
 from lightning_ubs.report.method import (
     Method,
     clean,
@@ -26,7 +27,6 @@ from lightning_ubs.report.method import (
     ordered,
 )
 from lightning_ubs.report.metric import Metric, recorded_metrics
-from lightning_ubs.report.statistics import MIN_DATASETS
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Unit = tuple[int, int]

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Array, Results, Run, Unit
-from lightning_ubs.report.statistics import (
+from lightning_ubs.report.evidence import (
     MIN_DATASETS,
     critical_difference,
     exact_wilcoxon,
@@ -21,6 +19,8 @@ from lightning_ubs.report.statistics import (
     nemenyi,
     smallest_wilcoxon_p,
 )
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Array, Results, Run, Unit
 from lightning_ubs.report.tables import Block, Table
 
 DATASETS = "datasets"

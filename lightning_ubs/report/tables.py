@@ -1,4 +1,4 @@
-"""Tables like the paper's: value(rank) per dataset and method, blocks per model, average ranks."""
+"""Tables like the paper's: value(rank) per dataset and method, a block per model; and of rare and frequent labels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lightning_ubs._utils.metric_names import THIRDS
+from lightning_ubs.report.evidence import competition_ranks
+from lightning_ubs.report.method import Method
 from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Array, Results, Unit, dataset_of
-from lightning_ubs.report.statistics import competition_ranks
+from lightning_ubs.report.results import Array, Results, Run, Unit, dataset_of
 
 Row = Sequence["Cell | None"]
 
@@ -156,3 +158,71 @@ def _cell(values: Mapping[Unit, float], units: set[Unit]) -> Cell:
     used = np.array([values[unit] for unit in sorted(units)])
     spread = float(used.std(ddof=1)) if used.size > 1 else math.nan
     return Cell(float(used.mean()), spread, int(used.size))
+
+
+PRECISION = tuple(f"map_{third}" for third in THIRDS)
+DRAWS = tuple(f"draws_{third}" for third in THIRDS)
+DECISIONS = ("micro_f1", "macro_f1", "brier_score", "calibration_error")
+COLUMNS = (*PRECISION, *DRAWS, *DECISIONS)
+"""Columns of the table: average precision and draws by thirds of the labels, then decisions and probabilities."""
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """One method.
+
+    Attributes:
+        method: Which.
+        runs: On how many folds and seeds, those of all methods of its block.
+        values: Mean by column; NaN where it was not recorded.
+    """
+
+    method: Method
+    runs: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LabelBlock:
+    """The methods on one set with one model."""
+
+    data: str
+    model: str
+    rows: Sequence[LabelRow]
+    left_out: int
+    """Runs that recorded none of it: those of earlier releases, and of models that log other metrics."""
+
+
+def find_label_blocks(results: Results) -> list[LabelBlock]:
+    """A block per data and model whose runs recorded draws or average precision by label frequency."""
+    found = []
+    for data, model in results.settings():
+        cells = {method: results.cell(method, data, model) for method in results.methods}
+        told = {
+            method: known
+            for method, runs in cells.items()
+            if (known := {unit: values for unit, run in runs.items() if (values := _label_values(run))})
+        }
+        shared = set.intersection(*(set(runs) for runs in told.values())) if told else set()
+        rows = [
+            LabelRow(method, len(units), {name: _finite_mean([runs[unit][name] for unit in units]) for name in COLUMNS})
+            for method, runs in told.items()
+            for units in [sorted(shared or runs)]
+        ]
+        if rows:
+            recorded = sum(map(len, told.values()))
+            found.append(LabelBlock(data, model, rows, sum(map(len, cells.values())) - recorded))
+    return found
+
+
+def _label_values(run: Run) -> dict[str, float]:
+    """What a run recorded of the columns; empty if nothing by label frequency."""
+    draws = {f"draws_{third}": float(value) for third, value in run.record.draws.items()}
+    if not draws and not any(name in run.metrics for name in PRECISION):
+        return {}
+    return {name: draws.get(name, run.metrics.get(name, math.nan)) for name in COLUMNS}
+
+
+def _finite_mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from lightning_ubs.methods import BASELINE
+from lightning_ubs.report.evidence import Difference, Evidence, holm, resolution
 from lightning_ubs.report.method import Method
 from lightning_ubs.report.results import Results, Run, plain_model
-from lightning_ubs.report.statistics import Difference, Evidence, holm, resolution
 from lightning_ubs.report.verdict import bounds_text, interval_text, margin_of
 from lightning_ubs.report.words import count_of, p_text, signed
 
@@ -118,11 +118,11 @@ class Point:
     """A method trained with one budget on one dataset and model: what it cost and what it reached, each (runs,).
 
     Attributes:
-        budget: epochs.
-        samples: samples trained.
-        seconds: seconds of training.
-        values: the first metric.
-        evidence: its differences from Random with the largest budget; None for that itself.
+        budget: Epochs.
+        samples: Samples trained.
+        seconds: Seconds of training.
+        values: The first metric.
+        evidence: Its differences from Random with the largest budget; None for that itself.
     """
 
     budget: int

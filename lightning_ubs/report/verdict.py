@@ -18,10 +18,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_ubs.errors import ReportError
-from lightning_ubs.report.method import Method
-from lightning_ubs.report.metric import Metric
-from lightning_ubs.report.results import Results, Run, plain_model
-from lightning_ubs.report.statistics import (
+from lightning_ubs.report.evidence import (
     MIN_DATASETS,
     MIN_UNITS,
     UNSEEN,
@@ -31,6 +28,9 @@ from lightning_ubs.report.statistics import (
     holm_divisors,
     resolution,
 )
+from lightning_ubs.report.method import Method
+from lightning_ubs.report.metric import Metric
+from lightning_ubs.report.results import Results, Run, plain_model
 from lightning_ubs.report.words import count_of, join, plain, runs_of, signed
 
 Answer = Literal["better", "worse", "equal", "undecided"]
@@ -41,6 +41,7 @@ DEFAULT_MARGIN = 0.001
 USUAL_UNITS = 10
 _ALPHA = 0.05
 _MOST_NAMED = 8
+_MOST_UNITS = 1000
 
 
 @dataclass(frozen=True)
@@ -403,9 +404,20 @@ def overlap_of(evidence: Evidence, folds: int) -> float:
 
 
 def would_show(evidence: Evidence, count: int, what: str) -> str:
-    """That so many units would show something; where all runs lie on one or two splits, each needs one of its own."""
+    """How many units would show something; where all runs lie on one or two splits, each needs one of its own.
+
+    The number is that of a pilot, so it has two digits, and none where nobody would do as many.
+
+    >>> would_show(Evidence(np.array([0.1, 0.2, 0.3]), "splits", pairs=3), 117, "0.01")
+    'about 120 runs would show 0.01'
+    >>> would_show(Evidence(np.array([0.1, 0.2, 0.3]), "splits", pairs=3), 117876, "0.01")
+    'more than 1,000 runs would be needed to show 0.01'
+    """
     own = ", each on a split of its own" if evidence.kind == "seeds" else ""
-    return f"about {count} {evidence.noun} would show {what}{own}"
+    if count > _MOST_UNITS:
+        return f"more than {_MOST_UNITS:,} {evidence.noun} would be needed to show {what}{own}"
+    step = 10 if count > 99 else 1
+    return f"about {math.ceil(count / step) * step} {evidence.noun} would show {what}{own}"
 
 
 def margin_of(results: Results, margin: float | None) -> float:

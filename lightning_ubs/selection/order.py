@@ -217,6 +217,8 @@ class BlockPlan(EpochPlan):
             again = max(first - self._num_draws, 0)
             return torch.cat([head, self._between(again, last - self._num_draws)])
         last = min(last, self._num_draws)
+        if len(self._passes) == 1:
+            return self._passes[0].ids(first + self._start, last + self._start)
         parts = []
         begin = self._start
         for part in self._passes:

@@ -11,6 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# Up to so many batches the ids of an epoch are cut once; the views of more would take more memory than the ids.
+_FEW = 2**12
+
 
 def loader_seed(seed: int, loader: str | int) -> int:
     """A seed for one of several loaders, so that selections with the same seed do not pair their samples.
@@ -92,6 +95,8 @@ class EpochPlan:
         self.epoch = epoch
         self.ids = ids
         self.layout = layout
+        # A slice takes longer in the middle of a step than all of them together here.
+        self._batches = torch.split(ids, layout.global_batch_size) if 0 < layout.num_batches <= _FEW else ()
 
     @property
     def num_draws(self) -> int:
@@ -113,6 +118,8 @@ class EpochPlan:
         size, count = self.layout.global_batch_size, self.layout.num_batches
         if not -count <= batch < count:
             raise IndexError(f"batch {batch} is not in a plan of {count} batches.")
+        if self._batches:
+            return self._batches[batch % count]
         first = batch % count * size
         return self.ids[first : first + size]
 

@@ -143,7 +143,8 @@ class Selector:
         self.fill_last = fill_last
         self.compact = compact
         self.blocks = blocks
-        self._queue = LearningQueue(self.learn)
+        #: Predictions that wait to be learned.
+        self.queue = LearningQueue(self.learn)
         self.forget()
 
     def forget(self) -> None:
@@ -168,7 +169,7 @@ class Selector:
         self._batch_ids = torch.empty(0, dtype=torch.int64)
         self._fault = torch.tensor(_NO_FAULT)
         self._trained: list[bool] = []
-        self._queue.clear()
+        self.queue.clear()
 
     def lay_out(self, layout: BatchLayout, size: EpochSize | None = None, num_epochs: int = 1) -> None:
         """Cut epochs as ``layout`` says, each as long as ``size`` says in a training of ``num_epochs`` epochs."""
@@ -306,13 +307,9 @@ class Selector:
         """Whether an epoch is selected rather than a shuffled pass."""
         return self.schedule.selects(epoch, self.strategy)
 
-    def learn_later(self, batch: int, reading: Reading) -> None:
-        """Let the strategy learn batch ``batch`` with some others."""
-        self._queue.add(batch, reading)
-
     def settle(self) -> None:
         """Flush pending batches. Call before reading strategy state."""
-        self._queue.settle()
+        self.queue.settle()
 
     def learn(self, batch: int, seen: Observation) -> None:
         """Give the predictions of global batch ``batch``, and of those that follow it, to the strategy, one by one.
@@ -342,8 +339,8 @@ class Selector:
 
     def finish_batch(self, batch: int, is_trained: bool = True) -> None:
         """Batch ``batch`` of the plan was trained on, or else only predicted."""
-        if self.draws is not None and is_trained:
-            self.draws.add(self._planned.global_batch(batch), self._planned.epoch)
+        if self.draws is not None and self.plan is not None and is_trained:
+            self.draws.add(self.plan.global_batch(batch), self.plan.epoch)
         self._trained[batch] = True
         self._batches_done = batch + 1
 
@@ -416,7 +413,7 @@ class Selector:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from what :meth:`state_dict` gave; the strategy has been reset for the dataset of this run."""
         check_state(state, self.strategy)
-        self._queue.clear()
+        self.queue.clear()
         self.seed = state["seed"]
         self.joined_epoch = state.get("joined_epoch", 0)
         self.pressure = state["pressure"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from lightning_ubs._utils.distributed import broadcast_from_rank_zero
 from lightning_ubs.selection._lightning import validation_is_due, validation_loaders
+
+# The 624 words of NumPy's Mersenne Twister and its position in them.
+_NUMPY_BYTES = 625 * 4
 
 
 class RandomStates:
@@ -38,6 +42,7 @@ class RandomStates:
         self._pending = False
         self._before_fetch: tuple[Any, ...] | None = None
         self._after_step = False
+        self._numpy: _NumpyState | None = None
         self._sent: tuple[list[Tensor], Any] | None = None
         self.root: int | None = None
 
@@ -93,7 +98,8 @@ class RandomStates:
             self.proceed()
         self._after_step = False
         if self._enabled:
-            self._before_fetch = _snapshot(self._trainer.strategy.root_device)
+            self._numpy = _numpy_state(self._numpy)
+            self._before_fetch = _snapshot(self._trainer.strategy.root_device, self._numpy.state)
 
     def share(self, after_step: bool = False) -> None:
         """A step, a validation or an epoch is over: send this rank's states to the others, and wait for nobody."""
@@ -149,14 +155,37 @@ def capture(device: torch.device) -> Tensor:
     return _encoded(_snapshot(device))
 
 
-def _snapshot(device: torch.device) -> tuple[Any, ...]:
+class _NumpyState(NamedTuple):
+    """What NumPy's global generator says of its state, and the words in memory that it said this of."""
+
+    state: Any
+    words: bytes | None
+
+
+def _numpy_state(last: _NumpyState | None) -> _NumpyState:
+    """The state of NumPy's global generator: the ``last`` one as long as nothing was drawn.
+
+    Asking NumPy takes longer than all else that is done before a batch. To compare the words in memory takes a
+    hundredth of that, and only a cached normal number, which ``state[3]`` tells of, can be drawn without changing them.
+    """
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    if not isinstance(generator, np.random.MT19937):
+        return _NumpyState(np.random.get_state(), None)
+    words = ctypes.string_at(generator.ctypes.state_address, _NUMPY_BYTES)
+    if last is not None and last.words == words and not last.state[3]:
+        return last
+    return _NumpyState(np.random.get_state(), words)
+
+
+def _snapshot(device: torch.device, numpy_state: Any = None) -> tuple[Any, ...]:
     """The same as the generators give it, which takes little time: it is made at every step."""
     of_device = torch.empty(0, dtype=torch.uint8)
     if device.type == "cuda":
         of_device = torch.cuda.get_rng_state(device)
     elif device.type == "mps":
         of_device = torch.mps.get_rng_state()
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), of_device
+    numpy_state = np.random.get_state() if numpy_state is None else numpy_state
+    return random.getstate(), numpy_state, torch.get_rng_state(), of_device
 
 
 def _encoded(snapshot: tuple[Any, ...]) -> Tensor:

@@ -215,12 +215,12 @@ class FitSession:
                 before = _lightning.limited(self.trainer, self._batches_of(epoch - 1))
             warn_if_batch_missing(self._checkpoint, epoch, batch, int(before))
 
-    def own_batch(self, batch: Any) -> Any:
-        """The part of a batch that comes from the loader that is selected from."""
-        key = _lightning.only_key(self.trainer) if self.callback.loader is None else self.callback.loader
-        return batch if key is None or batch is None else batch[key]
+    @property
+    def loader_key(self) -> LoaderKey | None:
+        """Where in a batch the part of the loader is that is selected from; None where there is no other part."""
+        return _lightning.only_key(self.trainer) if self.callback.loader is None else self.callback.loader
 
-    def even_out(self, loss: Tensor) -> None:
+    def even_out(self, loss: Tensor, batch: int) -> None:
         """Let each sample of a batch count the same where ranks have unlike numbers of them.
 
         The mean over ranks that DDP takes of the gradients would give more to the samples of the rank that has fewer.
@@ -228,7 +228,7 @@ class FitSession:
         """
         if self.callback.loader is not None or loss.grad_fn is None:
             return
-        weight = self.plan.rank_weight(_lightning.current_batch(self.trainer))
+        weight = self.plan.rank_weight(batch)
         if weight != 1:
             loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
@@ -254,16 +254,19 @@ class FitSession:
         if batch is None:
             return None
         is_aside, plan = self._is_aside, self.selector.plan
-        if self._phase is not Phase.WAITING and not is_aside and not self._is_prepared(plan):
+        # The plan must be the trainer's epoch's, made for the loader that there is now.
+        is_prepared = plan is not None and plan is self._prepared and plan.epoch == trainer.current_epoch
+        if not is_prepared and not is_aside and self._phase is not Phase.WAITING:
             plan = self.prepare()
         if plan is None or is_aside:
             self._read_early = self._phase is Phase.WAITING
             return self._plan_aside(), batch
-        reached = self._delivered[1] if self._delivered[0] is plan else 0
-        if reached == batch + 1 and _lightning.fetches_in_advance(trainer):
-            batch = reached
-        if batch < reached:
-            self._refuse_fetches()
+        delivered, reached = self._delivered
+        if delivered is plan and reached > batch:
+            if reached == batch + 1 and _lightning.fetches_in_advance(trainer):
+                batch = reached
+            if batch < reached:
+                self._refuse_fetches()
         self._delivered = plan, batch + 1
         self.random.before_fetch()
         return plan, batch
@@ -280,11 +283,7 @@ class FitSession:
     @property
     def _is_aside(self) -> bool:
         """Whether a tuner runs the loop without this callback."""
-        return all(one is not self.callback for one in _lightning.callbacks_of(self.trainer))
-
-    def _is_prepared(self, plan: EpochPlan | None) -> bool:
-        """Whether a plan is the trainer's epoch's, made for the loader that there is now."""
-        return plan is not None and plan is self._prepared and plan.epoch == self.trainer.current_epoch
+        return self.callback not in _lightning.callbacks_of(self.trainer)
 
     def _plan_aside(self) -> EpochPlan:
         epoch = self.trainer.current_epoch
@@ -370,6 +369,8 @@ class FitSession:
                 f"the train dataset changed from {selector.strategy.num_samples} to {layout.num_samples} samples "
                 "during training, so sample ids lost their meaning; keep its size."
             )
+        elif dataloader.dataset is not self.dataset:
+            self.callback.see_dataset(DatasetLabels(self.callback.labels, dataloader.dataset), dataloader.dataset)
         self._release_loader()
         self.dataset = dataloader.dataset
         selector.lay_out(layout, self._sizes, epochs)

@@ -13,7 +13,13 @@ from torch.utils.data import DataLoader
 
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.reading import DatasetLabels, IdVerification, RowScaling, StepReader, decode
-from lightning_ubs.selection._lightning import current_batch, fetched_batch, fetches_in_step, skips_backward
+from lightning_ubs.selection._lightning import (
+    LoaderKey,
+    current_batch,
+    fetched_batch,
+    fetches_in_step,
+    skips_backward,
+)
 from lightning_ubs.selection.evaluation import EvaluationPass
 from lightning_ubs.selection.options import Unbiased
 from lightning_ubs.selection.plan import EpochPlan
@@ -49,17 +55,23 @@ class TrainingSteps:
         self._refresh = refresh
         self._weights = SampleWeights(unbiased, selector)
         self._scaling = RowScaling(accepts_rest=unbiased == "predictions")
-        self._current: tuple[EpochPlan, int, torch.device] | None = None
-        self._has_backward = self._is_fetching = self._is_reading = False
+        self._verifies = bool(self._strategy.needs & {"predictions", "labels"})
+        self._fit: FitSession | None = None
+        self._module: LightningModule | None = None
+        self._current: tuple[EpochPlan, int, Tensor] | None = None
+        self._batch: Any = None
+        self._has_backward = self._is_reading = False
         self._optimizer_steps: int | None = None
         self._is_backward_seen = self._is_any_backward_seen = False
         self._announced = False
-        self._batch: Any = None
-        # Epochs and resumed ones: where the proof is checked again.
+        # Epochs and resumed ones: where the proof is checked again, and what holds for a whole epoch is found out.
         self._begins_epoch, self._first_batch, self._is_selected = True, 0, False
+        self._is_fetching, self._trains = False, True
+        self._key: LoaderKey | None = None
 
-    def begin_fit(self, module: LightningModule, continues: bool) -> None:
+    def begin_fit(self, session: FitSession, module: LightningModule, continues: bool) -> None:
         """Look for the predictions of ``module`` anew."""
+        self._fit, self._module = session, module
         self.reader.attach(module)
         self._scaling.begin_fit()
         self._optimizer_steps = None
@@ -75,7 +87,7 @@ class TrainingSteps:
         self.verification.begin(None)
         self._scaling.stop()
         self._weights.forget()
-        self._current = self._batch = None
+        self._current = self._batch = self._fit = self._module = None
 
     def see_dataset(self, labels: DatasetLabels) -> None:
         """The train dataset is known, with what it shows of its labels."""
@@ -90,46 +102,62 @@ class TrainingSteps:
             self._weights.of_plan(plan)
             self._scaling.begin_epoch()
 
-    def begin(self, session: FitSession, module: LightningModule, batch: Any) -> None:
+    def begin(self, batch: Any, batch_idx: int) -> None:
         """A step on ``batch`` begins."""
-        k = current_batch(session.trainer)
-        session.start_batch(k)
-        self._has_backward = False
-        self._batch = batch
         if self._begins_epoch:
-            self._begins_epoch, self._first_batch = False, k
-            self._is_selected = self._selector.selects(session.plan.epoch)
-        if self._optimizer_steps is None:
-            self._optimizer_steps = session.trainer.global_step
-        # A training_step(self, dataloader_iter) has not fetched its batch yet.
-        self._is_fetching = fetches_in_step(session.trainer)
-        own = session.own_batch(batch)
-        if own is None and not self._is_fetching:
+            self._see_epoch(batch_idx)
+        # A training_step(self, dataloader_iter) has not fetched its batch yet, and Lightning passes the one before.
+        k = current_batch(self.session.trainer) if self._is_fetching else batch_idx
+        self._has_backward = False
+        self._batch = batch if self._key is None or batch is None else batch[self._key]
+        if self._batch is None and not self._is_fetching:
             self._current = None  # the other loaders are longer
             return
-        self._current = session.plan, k, module.device
-        self._is_reading = self._reads_steps
+        plan = self._selector.plan
+        assert plan is not None
+        self._current = plan, k, plan[k]
+        if self._refresh is not None:
+            self._is_reading = self._reads_steps
         if self._is_reading:
             self.reader.start()
-        if not self._is_fetching:
-            self._verify(session, k, batch)
+        if self._verifies and not self._is_fetching:
+            self._verify(plan, k)
 
-    def before_backward(self, session: FitSession, module: LightningModule, loss: Tensor) -> None:
+    def _see_epoch(self, batch_idx: int) -> None:
+        """Before the first step of an epoch, or of a resumed part of one: ask what will not change in it."""
+        session = self.session
+        trainer = session.trainer
+        self._is_fetching, self._trains = fetches_in_step(trainer), not skips_backward(trainer)
+        self._begins_epoch = False
+        self._first_batch = current_batch(trainer) if self._is_fetching else batch_idx
+        session.start_batch(self._first_batch)
+        self._key = session.loader_key
+        self._is_reading = self._reads_steps
+        self._is_selected = self._selector.selects(session.plan.epoch)
+        if self._optimizer_steps is None:
+            self._optimizer_steps = trainer.global_step
+
+    def before_backward(self, loss: Tensor) -> None:
         """The loss still has its graph: read it, verify its targets, and weigh its rows."""
         if self._current is None:
             return
-        plan, k, _ = self._current
-        batch = fetched_batch(session.trainer) if self._is_fetching else self._batch
-        if self._is_fetching and not self._has_backward:
-            session.check_one_fetch(k)
-            self._verify(session, k, batch)
+        plan, k, ids = self._current
+        if self._is_fetching:
+            batch = fetched_batch(self.session.trainer)
+            self._batch = batch if self._key is None or batch is None else batch[self._key]
+            if not self._has_backward:
+                self.session.check_one_fetch(k)
+                if self._verifies:
+                    self._verify(plan, k)
         self._has_backward = self._is_backward_seen = self._is_any_backward_seen = True
+        self.verification.loss_rows.see(loss)
         verifying = self.verification.is_due
         if self._is_reading or verifying:
-            ids, own, first = plan[k], session.own_batch(batch), k == self._first_batch
-            self.reader.see_loss(loss, len(ids), own, ids, check=verifying or first)
+            self.reader.see_loss(loss, len(ids), self._batch, ids, check=verifying or k == self._first_batch)
         if self._unbiased:
             self._scaling.start(loss, self._weights.of_batch(plan, k))
+        if plan.layout.world_size > 1:
+            self.session.even_out(loss, k)
 
     def after_backward(self) -> None:
         """The gradients are there, and the optimizer has not stepped: compare the targets of the loss."""
@@ -138,28 +166,33 @@ class TrainingSteps:
         if self._current is not None and self.verification.is_due:
             self.verification.check_targets(self.reader.loss_targets)
 
-    def finish(self, session: FitSession, module: LightningModule, outputs: Any, batch: Any) -> None:
+    def finish(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
-        if self._unbiased and not module.automatic_optimization:
-            self._check_backward(session.trainer.global_step, module)
-        k, batch = current_batch(session.trainer), session.own_batch(batch)
+        session, selector = self.session, self._selector
+        if self._unbiased:
+            self._check_backward(session.trainer.global_step)
+        k = current_batch(session.trainer) if self._is_fetching else batch_idx
+        batch = batch if self._key is None or batch is None else batch[self._key]
         if batch is None or not (outputs or self._has_backward):
             if self._is_reading and batch is not None and not self._announced:
                 check_untracked_backward(session.trainer, session.first_step)
             if k < len(session.plan):
-                self._selector.skip_batch(k)
+                selector.skip_batch(k)
         else:
             if self._is_fetching:
                 session.check_one_fetch(k)
-            is_trained = not skips_backward(session.trainer)
-            if self._is_reading and is_trained:
-                self._read(session.plan, k, module, outputs, batch)
-            self._selector.finish_batch(k, is_trained)
+            if self._is_reading and self._trains:
+                self._read(session.plan, k, outputs, batch)
+            selector.finish_batch(k, self._trains)
         self._batch = None
         self.reader.end()
+        session.random.share(after_step=True)
 
-    def _check_backward(self, optimizer_steps: int, module: LightningModule) -> None:
+    def _check_backward(self, optimizer_steps: int) -> None:
         """Refuse backward passes by hand that no hook shows, so that nothing is weighed in them."""
+        module = self._module
+        if module is None or module.automatic_optimization:
+            return
         stepped = optimizer_steps != self._optimizer_steps
         # An optimizer that Lightning does not wrap counts no steps.
         trained = stepped or (not self._is_any_backward_seen and any(p.grad is not None for p in module.parameters()))
@@ -171,13 +204,14 @@ class TrainingSteps:
         if stepped:
             self._optimizer_steps, self._is_backward_seen = optimizer_steps, False
 
-    def _read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> None:
+    def _read(self, plan: EpochPlan, k: int, outputs: Any, batch: Any) -> None:
         """Read what the step predicted; the first one is learned at once, to tell what is read."""
-        reading = self.reader.read(plan, k, module, outputs, batch)
+        assert self._module is not None
+        reading = self.reader.read(plan, k, self._module, outputs, batch)
         if reading is None:
             return
         if self._announced:
-            self._selector.learn_later(k, reading)
+            self._selector.queue.add(k, reading)
             return
         seen = decode([reading])
         if self._refresh is None:
@@ -208,8 +242,9 @@ class TrainingSteps:
                 "where the predictions are with outputs=. The state from before is unharmed."
             )
 
-    def evaluate(self, session: FitSession, epoch: int, loader: DataLoader[Any]) -> None:
+    def evaluate(self, epoch: int, loader: DataLoader[Any]) -> None:
         """Let the strategy learn from predictions of all samples by the present weights."""
+        session = self.session
         assert self._refresh is not None
         assert self._selector.layout is not None
         layout = replace(self._selector.layout, drop_last=False, epoch_samples=None)
@@ -226,25 +261,31 @@ class TrainingSteps:
     @property
     def importance_weights(self) -> Tensor | None:
         """1/(nP) of the samples of the current batch on this process, (b,) float32; None where there is none."""
-        if self._current is None:
+        if self._current is None or self._module is None:
             return None
-        plan, k, device = self._current
-        return self._weights.of_batch(plan, k).float().to(device, non_blocking=True)
+        plan, k, _ = self._current
+        return self._weights.of_batch(plan, k).float().to(self._module.device, non_blocking=True)
+
+    @property
+    def session(self) -> FitSession:
+        """The fit that steps belong to."""
+        if self._fit is None:
+            raise SelectionError("BatchSelection works while Trainer.fit runs; attach it to a Trainer and call fit.")
+        return self._fit
 
     @property
     def _reads_steps(self) -> bool:
         """Whether steps show the predictions; beside evaluation passes only until it is known what they hold."""
         return "predictions" in self._strategy.needs and (self._refresh is None or not self.reader.kind)
 
-    def _verify(self, session: FitSession, k: int, batch: Any) -> None:
+    def _verify(self, plan: EpochPlan, k: int) -> None:
         """Compare the planned ids of batch ``k`` with its own, where that is due."""
-        if self._strategy.needs & {"predictions", "labels"}:
-            plan, batch = session.plan, session.own_batch(batch)
-            if self.verification.is_in_doubt:
-                labels = self.verification.doubt_guess(plan, k, batch)
-                if labels is not None:
-                    session.callback.see_dataset(labels, session.dataset)
-            self.verification.start_step(plan, k, self._is_selected, batch)
+        if self.verification.is_in_doubt:
+            labels = self.verification.doubt_guess(plan, k, self._batch)
+            if labels is not None:
+                session = self.session
+                session.callback.see_dataset(labels, session.dataset)
+        self.verification.start_step(plan, k, self._is_selected, self._batch)
 
 
 class SampleWeights:

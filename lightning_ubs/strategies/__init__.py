@@ -8,7 +8,7 @@ from lightning_ubs.strategies.group_scores import GroupScores
 from lightning_ubs.strategies.hard import HardImbalance
 from lightning_ubs.strategies.infobatch import InfoBatch
 from lightning_ubs.strategies.loss import LossBias
-from lightning_ubs.strategies.random import Random
+from lightning_ubs.strategies.plain import Random
 from lightning_ubs.strategies.recency import RecencyBias
 from lightning_ubs.strategies.shuffled import Shuffled
 from lightning_ubs.strategies.static import ClassAware, RepeatFactor, Weighted

@@ -26,6 +26,7 @@ class Balance(Strategy):
 
     needs = frozenset({"labels"})
     warms_up: ClassVar[bool] = False
+    takes_class_ids: ClassVar[bool] = True
     keeps_shard: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -34,9 +35,10 @@ class Balance(Strategy):
     def reset(self, data: TrainingSet) -> None:
         """Keep the label matrix."""
         super().reset(data)
-        if data.labels is None:
+        labels = data.label_matrix
+        if labels is None:
             raise ValueError("Balance needs the label matrix; pass labels=.")
-        self._labels = data.labels.cpu()
+        self._labels = labels.cpu()
 
     def probabilities(self, pressure: float) -> Tensor:
         """Every sample once."""

@@ -38,6 +38,20 @@ class TrainingSet:
     history_dtype: torch.dtype = torch.float32
     shard: Shard | None = None
 
+    @property
+    def label_matrix(self) -> Tensor | None:
+        """The labels as (n, q); of class ids, a column for each class that a sample has.
+
+        >>> TrainingSet(3, labels=torch.tensor([4, 0, 4])).label_matrix
+        tensor([[0., 1.],
+                [1., 0.],
+                [0., 1.]])
+        """
+        if self.labels is None or self.labels.ndim == 2:
+            return self.labels
+        classes, number = torch.unique(self.labels, return_inverse=True)
+        return torch.nn.functional.one_hot(number, len(classes)).float()
+
 
 @dataclass(frozen=True)
 class EpochRequest:

@@ -32,6 +32,7 @@ class HardImbalance(Strategy):
     """
 
     needs = frozenset({"predictions", "targets", "labels", "features"})
+    takes_class_ids: ClassVar[bool] = True
     keeps_shard: ClassVar[bool] = True
 
     pressure: float = 8.0
@@ -48,9 +49,10 @@ class HardImbalance(Strategy):
     def reset(self, data: TrainingSet) -> None:
         """Weigh the samples by their neighborhood, and forget all losses."""
         super().reset(data)
-        if data.labels is None or data.features is None:
+        labels = data.label_matrix
+        if labels is None or data.features is None:
             raise ValueError("HardImbalance needs the label and the feature matrix; pass labels= and features=.")
-        self._importance = imbalance_weights(data.labels, data.features, self.neighbours)
+        self._importance = imbalance_weights(labels, data.features, self.neighbours)
         self._loss = spare_row_zeros(data.num_samples)
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:

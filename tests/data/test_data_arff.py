@@ -7,21 +7,23 @@ import arff
 import numpy as np
 import pytest
 import scipy.sparse
-from data_test_files import DENSE, DENSE_X, DENSE_Y, PUBLISHED, SPARSE, SPARSE_X, SPARSE_Y, XML, needs_published, write
+from data_test_files import (
+    DENSE,
+    DENSE_X,
+    DENSE_Y,
+    PUBLISHED,
+    SPARSE,
+    SPARSE_X,
+    SPARSE_Y,
+    XML,
+    needs_published,
+    refused,
+    write,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_ubs.data import DataError, MultiLabelData, read_dataset
-
-
-def refused(path, match, **options):
-    with pytest.raises(DataError, match=match) as caught:
-        read_dataset(path, **options)
-    told = str(caught.value)
-    assert "\n" not in told
-    assert told.endswith(".")
-    assert caught.value.__cause__ is None
-    return told
+from lightning_ubs.data import MultiLabelData, read_dataset
 
 
 def test_the_result_has_exactly_the_four_documented_fields(tmp_path):

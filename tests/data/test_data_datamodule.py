@@ -165,6 +165,7 @@ def test_tensors_and_lists_are_arrays_too():
         ({}, "exactly one"),
         ({"name": "digits", "arrays": (SPARSE, LABELS)}, "exactly one"),
         ({"name": "digits", "path": "x.arff"}, r"path='x.arff' does not go with name='digits'.*data=file"),
+        ({"name": "digits", "labels": 3}, r"labels=3 .* but digits has labels already; leave it out, or .* path=FILE"),
         ({"name": "didgits"}, "did you mean digits"),
         ({"name": "digits", "fold": 5}, "fold=5"),
         ({"name": "digits", "folds": 1}, "folds=1"),

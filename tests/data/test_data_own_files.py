@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-from data_test_files import dense
+from data_test_files import dense, refused
 from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MultiLabelBinarizer
 
@@ -30,16 +30,6 @@ TABLE = np.column_stack([X[:, 0], Y[:, 0], X[:, 1], Y[:, 1], X[:, 2]])
 def csv_text(separator=",", end="\n"):
     lines = [separator.join(NAMES)] + [separator.join(f"{cell:.9g}" for cell in row) for row in TABLE]
     return end.join(lines) + end
-
-
-def refused(path, match, **options):
-    with pytest.raises(DataError, match=match) as caught:
-        read_dataset(path, **options)
-    told = str(caught.value)
-    assert "\n" not in told
-    assert told.endswith(".")
-    assert caught.value.__cause__ is None
-    return told
 
 
 def same(data, features=X, labels=Y):

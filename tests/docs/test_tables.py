@@ -20,8 +20,8 @@ pytest.importorskip("scipy")
 
 from lightning_ubs import BatchSelection
 from lightning_ubs.report import Report
+from lightning_ubs.report.evidence import Difference, Evidence, Interval, holm, paired_interval
 from lightning_ubs.report.results import load_results
-from lightning_ubs.report.statistics import Difference, Evidence, Interval, holm, paired_interval
 from lightning_ubs.report.words import signed
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_what_the_pages_say_of_a_quarter_of_the_training_is_in_its_store() -> No
 
 def test_what_the_correction_for_all_methods_leaves_on_rare_labels_is_said() -> None:
     """Holm over the methods of the table, by hand."""
-    cells = [tables._of(tables.savings()[data], budget) for data in tables.RARE for budget in tables.BUDGETS]
+    cells = [tables.of_budget(data, budget) for data in tables.RARE for budget in tables.BUDGETS]
     methods = [method for method in cells[0] if method != "Random"]
     found = {method: stored_results.evidence(cells, method, "map") for method in methods}
     smallest = min(found.values(), key=lambda one: one.p())

@@ -125,10 +125,29 @@ def test_sweep_runs_every_combination_and_returns_the_monitored_metric() -> None
         (["train", "experiment=ablation"], ["experiment", "lightning-ubs compare"]),
         (["compare", "selection.lamda1=0.6"], ["selection.lamda1=0.6", "did you mean lambda1?"]),
         (["compare", "jbos=2"], ["jbos=2", "did you mean jobs?"]),
-        (["compare", "report=false"], ["report=False", "report.formats=[csv]"]),
-        (["report", "nothing", "report=false"], ["report=False", "report.formats=[csv]"]),
         (["compare", "selections=ubs"], ["selections=ubs", "did you mean selection?"]),
         (["compare", "experiment=ablatoin"], ["experiment=ablatoin", "did you mean ablation?"]),
+        (["compare", "sweep=1"], ["sweep=1", "sweep.KEY=VALUE"]),
+        (["compare", "sweeps=[3]"], ["sweeps[0]=3"]),
+        (["compare", "by_data=1"], ["by_data=1", "by_data.KEY=VALUE"]),
+        (["compare", "by_loss.bce=2"], ["by_loss.bce=2", "'+by_loss.bce=VALUE'"]),
+        (["compare", "trainer=5"], ["trainer=5", "trainer.KEY=VALUE"]),
+        (
+            ["train", "trainer=gpu"],
+            ["trainer=gpu: trainer is a group", "trainer.KEY=VALUE, such as trainer.accelerator=gpu"],
+        ),
+        (["train", "callbacks=early"], ["callbacks=early", "+callbacks.NAME._target_=CLASS adds one"]),
+        (["compare", "results=null"], ["results=None", "results=mine"]),
+        (["compare", "trace=maybe"], ["trace='maybe'", "true or false"]),
+        (["compare", "trace_epochs=3"], ["trace_epochs=3", "[0,10]"]),
+        (["compare", "monitor=3"], ["monitor=3", "val_macro_auc"]),
+        (["compare", "engine=foo", "dry_run=true"], ["engine='foo'", "loky"]),
+        (["compare", "report=3"], ["report=3", "report=false"]),
+        (["compare", "report.formats=pdf"], ["report.formats='pdf'", "html"]),
+        (["compare", "report.margin=x"], ["report.margin='x'", "0.001"]),
+        (["report", "nothing", "report=false"], ["report=False"]),
+        (["train", "trace_epochs=3"], ["trace_epochs=3"]),
+        (["train", "callbacks=7"], ["callbacks=7", "callbacks.KEY=VALUE"]),
         (["report", "nothing"], ["no results in 'nothing'", "lightning-ubs compare"]),
         (["report", "nothing", "report.titel=x"], ["report.titel=x", "did you mean title?"]),
         (["report", "nothing", "report.paper=true"], ["nothing"]),
@@ -166,7 +185,7 @@ def test_a_command_that_does_not_exist_ends_with_two(
     assert all(word in err for word in words), err
 
 
-def test_the_trace_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(ValueError, match="lambda1"):
         main(["train", "selection.lambda1=2"])
@@ -257,8 +276,8 @@ def test_tab_completion_offers_nothing_that_fails(
     seen = []
     while words:
         word = words.pop()
-        more = [one for one in offered(f"{program} {word}", capsys, monkeypatch) if one != word]
         if word.endswith(("=", ".")) and not word.startswith("hydra"):
+            more = [one for one in offered(f"{program} {word}", capsys, monkeypatch) if one != word]
             # Values of a key that has none yet, such as fold=, are the user's own.
             words += [one for one in more if one.startswith(word)]
             seen += [] if more or word.endswith(".") else [f"{word}null"]
@@ -267,12 +286,13 @@ def test_tab_completion_offers_nothing_that_fails(
     keys = {word.partition("=")[0] for word in seen}
     assert len(keys) > 4
     assert not [word for word in seen if word.endswith("=default") and word != "trainer=default"]
-    # One value of each key; that every dataset and selection composes is shown elsewhere.
-    for word in {one.partition("=")[0]: one for one in seen}.values():
-        if word.startswith("trainer.") and word.endswith("=null"):
-            continue  # Lightning's own defaults, which are not all null
+    # One value of each key; that every dataset and selection composes is shown elsewhere. Lightning's own defaults are
+    # not all null.
+    values = {one.partition("=")[0]: one for one in seen if not re.match(r"trainer\..*=null$", one)}
+    keys_alone = [word for key, word in values.items() if "." in key]
+    for together in (keys_alone, *([word] for key, word in values.items() if "." not in key)):
         folder = ["out"] if command == "report" else []
-        assert main([command, *folder, word, "--cfg", "job"]) == 0, (word, said(capsys)[1])
+        assert main([command, *folder, *together, "--cfg", "job"]) == 0, (together, said(capsys)[1])
         said(capsys)
 
 
@@ -371,6 +391,7 @@ def test_the_small_form_of_every_experiment_runs_to_its_report(name: str, capsys
     assert str(word) in Path("out/report/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
     command = [
         "compare",
@@ -396,6 +417,22 @@ def test_an_experiment_runs_to_its_report_and_is_not_done_again(capsys: pytest.C
     assert main([*command, "report.formats=[html]"]) == 0
     assert "all 8 runs are already done" in said(capsys)[0]
     assert ResultsStore("out").records() == records
+
+
+def test_a_comparison_without_a_report_still_says_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["compare", "data=synthetic", "selection=[random,balance]", "fold=[0,1]", "engine=sequential", "scale=smoke"]
+    assert main([*grid, "results=out", "report=false"]) == 0
+    assert "Balance" in said(capsys)[0]
+    assert not Path("out/report").exists()
+
+
+def test_a_grid_of_no_dataset_that_exists_is_refused_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in ("yeest", "yeest,scen"):
+        assert main(["compare", f"data=[{names}]", "engine=sequential", "results=out"]) == 1
+        out, err = said(capsys)
+        assert "no dataset is called 'yeest'; did you mean yeast?" in err
+        assert "FAILED" not in out + err
+    assert not Path("out").exists()
 
 
 def test_an_impossible_dataset_is_recorded_and_the_rest_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

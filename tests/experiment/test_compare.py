@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
@@ -22,7 +23,19 @@ from own_code import CNN, ImageData, Images, Unsure
 from report_fixtures import save
 from torch.utils.data import DataLoader
 
-from lightning_ubs import UBS, BatchSelection, LossBias, Random, compare
+from lightning_ubs import (
+    UBS,
+    BatchSelection,
+    Blocks,
+    ClassAware,
+    EpochSize,
+    EvaluationPass,
+    GroupScores,
+    LossBias,
+    Random,
+    Shuffled,
+    compare,
+)
 from lightning_ubs.cli import main
 from lightning_ubs.comparison import Comparison
 from lightning_ubs.experiment.config import ConfigError, digest
@@ -32,10 +45,11 @@ from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.selection import described
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.report.cautions import find_cautions
-from lightning_ubs.report.significance import result_tests
-from lightning_ubs.report.tables import build_tables
+from lightning_ubs.report.results import Results
+from lightning_ubs.report.significance import result_tests, run_tests
+from lightning_ubs.report.tables import build_table, build_tables
 from lightning_ubs.report.training_cost import find_savings, measure_speed
-from lightning_ubs.report.verdict import judge
+from lightning_ubs.report.verdict import gain_of, judge
 
 OWN = Path(__file__).parent / "own_code.py"
 QUICK = {"max_epochs": 4, "accelerator": "cpu"}
@@ -189,12 +203,13 @@ def test_the_printed_verdict_and_the_page_compute_each_table_and_test_once(resul
     records = [*result.records, *shorter]
     save(tmp_path, *records)
     again = Comparison(records, tmp_path, result.monitor)
-    parts = (build_tables, result_tests, judge, find_savings, measure_speed, find_cautions)
+    whole = (Results.__init__, build_tables, result_tests, judge, find_savings, measure_speed, find_cautions)
+    by_metric = (build_table, run_tests, gain_of)
     calls = Counter[str]()
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
-            calls.update(part.__name__ for part in parts if frame.f_code is part.__code__)
+            calls.update(part.__qualname__ for part in (*whole, *by_metric) if frame.f_code is part.__code__)
 
     sys.setprofile(count)
     try:
@@ -202,7 +217,9 @@ def test_the_printed_verdict_and_the_page_compute_each_table_and_test_once(resul
         again.report(formats=["html", "csv", "latex"])
     finally:
         sys.setprofile(None)
-    assert calls == {part.__name__: 1 for part in parts}
+    metrics = len(again._report.results.metrics)
+    assert metrics == 2
+    assert calls == {part.__qualname__: 1 for part in whole} | {part.__qualname__: metrics for part in by_metric}
 
 
 def test_a_second_call_does_only_what_is_new_and_changed_code_is_new(
@@ -295,6 +312,105 @@ def test_the_keys_of_one_module_are_those_of_before() -> None:
     assert set(keys({"CNN": CNN})).isdisjoint(keys(CNN))
 
 
+class OwnCallback(BatchSelection):
+    """A callback of the user's own."""
+
+
+def keys_of(*selections: Any) -> list[str]:
+    """The key of a run of each."""
+    named = {str(number): one for number, one in enumerate(selections)}
+    runs = plan_from_objects(CNN, ImageData, named, [(0, 0)], QUICK, ("val_auc", "max"), True)
+    return [run.key for run in runs]
+
+
+def predict(module: Any, batch: Any) -> Any:
+    return module(batch["image"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"refresh": EvaluationPass()},
+        {"refresh": EvaluationPass(mc_samples=2)},
+        {"refresh": EvaluationPass(predict=predict)},
+        {"refresh": EvaluationPass(predict=lambda module, batch: module(batch["image"]))},
+        {"order": Blocks(4)},
+        {"order": Blocks(4, window=2)},
+        {"order": Blocks(bounds=[0, 4, 64])},
+        {"epoch_size": EpochSize(1.0, 0.5)},
+        {"epoch_size": 0.5},
+        {"unbiased": True},
+        {"unbiased": "annealed"},
+        {"end_epoch": 9},
+        {"start_epoch": 0},
+        {"warmup_epochs": 1},
+        {"replacement": "full"},
+        {"fill_last": True},
+        {"history_dtype": "uint8"},
+        {"outputs": "logits"},
+        {"outputs": predict},
+        {"targets": "y"},
+        {"kind": "logits"},
+        {"labels": torch.ones(64, 3)},
+        {"labels": np.zeros((64, 3))},
+        {"features": torch.ones(64, 2)},
+        {"loader": "first"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_selections_that_differ_in_one_argument_are_runs_of_their_own(changed: dict[str, Any]) -> None:
+    others = [{"refresh": EvaluationPass(mc_samples=3)}, {"refresh": EvaluationPass(predict=lambda *_: None)}]
+    others += [{"order": Blocks(8)}, {"labels": torch.zeros(64, 4)}, {"outputs": "probs"}, {"history_dtype": "float16"}]
+    selections = [BatchSelection(UBS(), **arguments) for arguments in ({}, changed, *others)]
+    assert len(set(keys_of(*selections))) == len(selections)
+
+
+def test_strategies_that_differ_in_one_argument_are_runs_of_their_own() -> None:
+    halves = [0] * 32 + [1] * 32
+    scores = [GroupScores(halves, scores=lambda w, p: [1.0, 2.0]), GroupScores(halves, scores=lambda w, p: [2.0, 1.0])]
+    matrices = [ClassAware(labels=torch.eye(4)), ClassAware(labels=torch.ones(4, 4)), ClassAware()]
+    dealt = [Shuffled(strategy=UBS(window=3)), Shuffled(strategy=UBS(window=4)), Shuffled(strategy=LossBias())]
+    own = [BatchSelection(Unsure()), OwnCallback(Unsure())]
+    all_of_them = [*scores, *matrices, *dealt, *own]
+    assert len(set(keys_of(*all_of_them))) == len(all_of_them)
+
+
+def test_where_things_are_kept_tells_no_runs_apart() -> None:
+    for arguments in ({"memory": "sharded"}, {"device": "cpu"}, {"log_metrics": False}, {"history_dtype": "float32"}):
+        with pytest.raises(ConfigError, match="'0' and '1' are the same method"):
+            keys_of(UBS(), BatchSelection(UBS(), **arguments))
+
+
+def test_the_keys_of_selections_are_those_of_released_stores() -> None:
+    described_before = {
+        "lambda1": 0.5,
+        "window": 5,
+        "correlation": "mutual_information",
+        "temperature": None,
+        "s0": 100.0,
+        "bins": 5,
+        "log_base": math.e,
+        "quantizer": "floor",
+        "warmup_epochs": 5,
+        "start_epoch": 5,
+        "end_epoch": None,
+        "replacement": "systematic",
+        "epoch_size": None,
+        "unbiased": False,
+        "fill_last": False,
+        "refresh": None,
+    }
+    assert described("UBS", UBS())["parameters"] == described_before
+    blocks = described("UBS", BatchSelection(UBS(), order=Blocks(bounds=[0, 4, 64]), epoch_size=EpochSize(1.0, 0.5)))[
+        "parameters"
+    ]
+    assert blocks == described_before | {
+        "order": repr(Blocks(bounds=[0, 4, 64])),
+        "bounds": digest([0, 4, 64]),
+        "epoch_size": "EpochSize(end=0.5)",
+    }
+
+
 def test_loaders_folds_and_a_test_step_are_used(tmp_path: Path) -> None:
     late = BatchSelection(UBS(), warmup_epochs=5)
     settings = {"selections": {"UBS": late}, "seeds": [3, 5], "trainer": QUICK | {"max_epochs": 2}}
@@ -324,6 +440,7 @@ def loaders_with_workers(seed: int) -> dict[str, DataLoader[Any]]:
     return {name: DataLoader(one, 16, shuffle=name == "train", num_workers=1) for name, one in sets.items()}
 
 
+@pytest.mark.slow
 def test_loaders_may_have_workers_of_their_own_in_the_processes_of_a_grid(tmp_path: Path) -> None:
     settings = {"selections": [], "seeds": 1, "trainer": QUICK | {"max_epochs": 1}}
     in_processes = quick(tmp_path / "loky", data=loaders_with_workers, engine="loky", jobs=1, **settings)

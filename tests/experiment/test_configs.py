@@ -19,12 +19,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.completion_plugin import DefaultCompletionPlugin as Completer
 from lightning.pytorch.loggers import Logger
 from omegaconf import OmegaConf
+from once import composed_once
 
 from lightning_ubs import UBS, BatchSelection
 from lightning_ubs.cli import main
 from lightning_ubs.data import load, names
 from lightning_ubs.data.entries import register_datasets
 from lightning_ubs.data.readers.npz import write_npz
+from lightning_ubs.experiment import expand
 from lightning_ubs.experiment.build import build_data, build_loggers, build_selection, locate
 from lightning_ubs.experiment.config import ConfigError, compose_train, resolved
 from lightning_ubs.experiment.expand import expand_grid
@@ -209,6 +211,7 @@ def test_every_experiment_runs_as_designed_on_datasets_that_exist(
 ) -> None:
     write_npz(tmp_path / f"{BY_HAND}.npz", load("digits"))
     monkeypatch.setenv("LIGHTNING_UBS_DATA", str(tmp_path))
+    monkeypatch.setattr(expand, "compose_train", composed_once)
     config = compare_config(f"experiment={name}")
     assert config["grid"]["fold"] == FOLDS.get(name, [0, 1, 2, 3, 4])
     config["grid"]["fold"] = [0]

@@ -10,11 +10,18 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError
+from once import composed_once
 
+from lightning_ubs.experiment import expand
 from lightning_ubs.experiment.config import ConfigError, check_types, compose_train, resolved, run_key
 from lightning_ubs.experiment.engine import share_processors, started
 from lightning_ubs.experiment.expand import expand_grid
 from lightning_ubs.experiment.overrides import compare_overrides, quoted, report_overrides, train_overrides
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expand, "compose_train", composed_once)
 
 
 def compare_config(*arguments: str) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from lightning_ubs.experiment import worker
 from lightning_ubs.experiment.claims import Claims
 from lightning_ubs.experiment.config import ConfigError
 from lightning_ubs.experiment.engine import EngineError
-from lightning_ubs.experiment.grid import RunsFailed, run_grid
-from lightning_ubs.experiment.progress import Bar, Lines, span
+from lightning_ubs.experiment.grid import RunsFailed, result_text, run_grid
 from lightning_ubs.experiment.record import RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 
@@ -224,32 +223,9 @@ def record(**changes: object) -> RunRecord:
     return RunRecord(**{**vars(run.identity), "status": "ok", "curves": curves, "seconds": 61.0} | changes)  # type: ignore[arg-type]
 
 
-def test_lines_count_what_is_done_and_left(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(total=5, known=2)
-    lines.finished(record())
-    lines.finished(record(status="failed", error="Traceback\nout of memory"))
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[3/5] none none Random fold 0 seed 0: best val_macro_auc 0.5000 in 1 min 1 s; 2 left")
-    assert second.startswith("[4/5] none none Random fold 0 seed 0: FAILED: out of memory; 1 left")
-
-
-def test_bar_shows_the_whole_grid_in_a_terminal() -> None:
-    import io
-
-    from rich.console import Console
-
-    screen = io.StringIO()
-    bar = Bar(total=3, known=1)
-    bar._bar.live.console = Console(file=screen, force_terminal=True, width=100)
-    with bar:
-        bar.finished(record(data="[digits]"))
-    assert "[digits] none Random fold 0 seed 0: best val_macro_auc 0.5000" in screen.getvalue()
-    assert "2/3 runs" in screen.getvalue()
-    assert "1 left" in screen.getvalue()
-
-
-def test_spans_read_well() -> None:
-    assert [span(value) for value in (0.4, 59.4, 59.6, 3599.6)] == ["0 s", "59 s", "1 min 0 s", "1 h 0 min"]
+def test_what_came_out_of_a_run_is_told_in_few_words() -> None:
+    assert result_text(record()) == "best val_macro_auc 0.5000 in 1 min 1 s"
+    assert result_text(record(status="failed", error="Traceback\nout of memory")) == "FAILED: out of memory"
 
 
 def loaded_in_a_worker(sent: Any) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_module
@@ -218,6 +219,40 @@ def test_a_fingerprint_follows_what_the_code_refers_to(monkeypatch: pytest.Monke
     assert fingerprint(lambda: "resnet18") != fingerprint(lambda: "resnet50")
     assert fingerprint(lambda: 1 + 2) == fingerprint(lambda: 3)
     assert fingerprint(EarlyStopping("a")) != fingerprint(EarlyStopping("b"))
+
+
+def defaults(value: float) -> Any:
+    def first(rate: float = 1.0) -> float:
+        return rate
+
+    def second(rate: float = value) -> float:
+        return rate
+
+    return lambda: (first, second)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.ones(3), torch.zeros(3)),
+        (torch.ones(3, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.bfloat16)),
+        (torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
+        (np.ones(3), np.zeros(3)),
+        (np.array(["a", 1], dtype=object), np.array(["a", 2], dtype=object)),
+        (np.float64(1), np.float64(2)),
+        (Path("a"), Path("b")),
+        (range(3), range(4)),
+        (torch.float16, torch.float32),
+    ],
+)
+def test_a_fingerprint_follows_values_of_any_kind(one: Any, other: Any) -> None:
+    assert fingerprint(lambda: one) != fingerprint(lambda: other)
+    assert fingerprint(lambda: one) == fingerprint(lambda: one)
+
+
+def test_a_fingerprint_follows_every_function_in_turn() -> None:
+    assert fingerprint(defaults(1.0)) != fingerprint(defaults(2.0))
+    assert fingerprint(defaults(2.0)) == fingerprint(defaults(2.0))
 
 
 def test_train_takes_own_parts_and_callbacks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lightning as L
 import pytest
 import torch
+from tiny_training import trainer as quiet_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_ubs import BatchSelection
@@ -31,15 +32,7 @@ def trained(selection: BatchSelection, epochs: int) -> Plans:
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.rand(20, 4, generator=generator), torch.rand(20, 3, generator=generator).round())
     plans = Plans(selection)
-    L.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[selection, plans],
-    ).fit(build_model("mlp", 4, 3), DataLoader(data, 8, shuffle=True))
+    quiet_trainer(selection, plans, max_epochs=epochs).fit(build_model("mlp", 4, 3), DataLoader(data, 8, shuffle=True))
     return plans
 
 

@@ -115,26 +115,30 @@ def skewed(n: int, q: int, share: float, bin_: int = 3, seed: int = 0) -> torch.
     return torch.from_numpy(values.astype(np.float32))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Which way of counting was used, and with how many blocks of labels in a pass."""
-    used: list[tuple[bool, int]] = []
+    used: list[tuple[str, int]] = []
     original = pair_counts._Counter.__init__
 
-    def made(self: Any, blocks: list[slice], panel: list[int], numbers: Any, exact: Any, sparse: bool) -> None:
-        original(self, blocks, panel, numbers, exact, sparse)
-        used.append((sparse, len(panel)))
+    def made(self: Any, blocks: list[slice], panel: list[int], numbers: Any, exact: Any, way: Any) -> None:
+        original(self, blocks, panel, numbers, exact, way)
+        used.append((way, len(panel)))
 
     monkeypatch.setattr(pair_counts._Counter, "__init__", made)
     return used
 
 
+WAYS = [(0.0, "product"), (0.0, "bits"), (0.9, "sparse")]
+
+
 @pytest.mark.parametrize("memory", [2**28, 4 * 40_000, 0])
 @pytest.mark.parametrize("labels", [64, 7, 1])
-@pytest.mark.parametrize(("share", "sparse"), [(0.0, False), (0.9, True)])
+@pytest.mark.parametrize(("share", "way"), WAYS)
 def test_every_way_of_counting_equals_the_reference_to_twelve_digits(
-    memory: int, labels: int, share: float, sparse: bool, monkeypatch: pytest.MonkeyPatch
+    memory: int, labels: int, share: float, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = counted(monkeypatch)
+    monkeypatch.setattr(pair_counts, "_BIT_COLUMNS", 4096 * (way == "bits"))
     monkeypatch.setattr(pair_counts, "_BLOCK_LABELS", labels)
     monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 0)
     monkeypatch.setattr(pair_counts, "EXACT_HALF", 16)
@@ -142,13 +146,15 @@ def test_every_way_of_counting_equals_the_reference_to_twelve_digits(
     got = correlation_of_chunks(lambda: torch.split(uncertainty, 70), 150, 16, memory=memory)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy()), rtol=0, atol=1e-12)
     assert torch.equal(got, got.T)
-    assert {way for way, _ in used} == {sparse}
+    assert {one for one, _ in used} == {way}
     assert (len(used) > 1) == (memory == 0)
 
 
 @pytest.mark.parametrize("bins", [2, 3, 4, 6, 9])
-def test_two_counts_in_one_number_do_not_mix_where_they_are_largest(bins: int) -> None:
-    """Whole columns in one bin, in runs longer than a number can hold."""
+@pytest.mark.parametrize("columns", [0, 512])
+def test_counts_do_not_mix_where_they_are_largest(bins: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole columns in one bin, in runs longer than two counts in one number can hold."""
+    monkeypatch.setattr(pair_counts, "_BIT_COLUMNS", columns)  # by product, and by bits
     n = 2 * 4096 + 3
     values = torch.arange(2 * bins) % bins
     uncertainty = ((values + 0.5) / bins).expand(n, -1).clone()
@@ -166,19 +172,27 @@ def test_sparse_counting_leaves_out_another_bin_for_each_label(bins: int, monkey
     uncertainty = torch.cat([skewed(80, 2, 0.9, bin_, bin_) for bin_ in range(5)], dim=1)
     got = uncertainty_correlation(uncertainty, bins)
     np.testing.assert_allclose(got.numpy(), reference.correlation(uncertainty.numpy(), bins), rtol=0, atol=1e-12)
-    assert used == [(True, 1)]
+    assert used == [("sparse", 1)]
 
 
 @pytest.mark.parametrize("carried", [2**24 - 1, 7, 3])
-@pytest.mark.parametrize(("share", "sparse"), [(0.0, False), (0.9, True)])
+@pytest.mark.parametrize(("share", "way"), WAYS)
 def test_carrying_counts_over_changes_nothing(
-    carried: int, share: float, sparse: bool, monkeypatch: pytest.MonkeyPatch
+    carried: int, share: float, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uncertainty = skewed(23, 3, share)
     whole = uncertainty_correlation(uncertainty)
     monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 0)
+    monkeypatch.setattr(pair_counts, "_BIT_COLUMNS", 4096 * (way == "bits"))
     # Four rows at a time, and as many before they are carried over.
-    few = {"EXACT_HALF": 4, "_HOT_ROWS": 4, "_HOT_CELLS": 1, "EXACT_SINGLE": carried, "_SHARE": min(carried + 1, 4096)}
+    few = {
+        "EXACT_HALF": 4,
+        "_BIT_ROWS": 4,
+        "_HOT_ROWS": 4,
+        "_HOT_CELLS": 1,
+        "EXACT_SINGLE": carried,
+        "_SHARE": min(carried + 1, 4096),
+    }
     for name, value in few.items():
         monkeypatch.setattr(pair_counts, name, value)
     torch.testing.assert_close(uncertainty_correlation(uncertainty), whole, rtol=0, atol=1e-14)

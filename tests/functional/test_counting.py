@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -98,11 +101,33 @@ def test_more_bins_than_a_byte_can_number_are_kept_as_well(bins: int) -> None:
     assert passes.count == 1
 
 
-def test_more_samples_than_single_precision_can_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [0, 512])
+def test_more_samples_than_single_precision_can_count(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """2^24 + 1 is no float32; one sample after so many would be lost."""
     rows = 2**20
     chunk = torch.full((rows, 1), 0.9)
     monkeypatch.setattr(pair_counts, "_WORTH_MEASURING", 2**62)  # sparse counting would leave this one bin out
+    monkeypatch.setattr(pair_counts, "_BIT_COLUMNS", columns)  # by product, and by bits
     number = 2**24 + 1
     (pair,) = count_pairs(lambda: [*[chunk] * 16, chunk[:1]], number, 1, 2, 2**28)
     assert int(pair.joint) == int(pair.row_margin) == number
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+@pytest.mark.skipif(not hasattr(np, "bitwise_count"), reason="NumPy counts bits from 2.0 on")
+@pytest.mark.parametrize("shape", [(28_596, 22), (1_500, 14)])
+def test_counting_few_labels_starts_no_threads(shape: tuple[int, int]) -> None:
+    """Steps this short take many times as long where threads of a busy processor wait for each other."""
+    code = f"""
+import os
+import numpy as np, torch
+from lightning_ubs.functional import uncertainty_correlation
+torch.set_num_threads(2)
+uncertainty = torch.from_numpy(np.random.default_rng(0).random({shape}, dtype=np.float32))
+before = len(os.listdir("/proc/self/task"))
+uncertainty_correlation(uncertainty)
+assert len(os.listdir("/proc/self/task")) == before
+torch.rand(400, 400) @ torch.rand(400, 400)
+assert len(os.listdir("/proc/self/task")) > before  # which shows that threads would have been seen
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=os.environ | {"OMP_NUM_THREADS": "2"})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from lightning_ubs.data import DataError, read_dataset
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data"
 needs_published = pytest.mark.skipif(
@@ -66,3 +69,14 @@ def write(path: Path, text: str, xml: str | None = XML) -> Path:
 def dense(features: object) -> np.ndarray:
     """Return features as an array."""
     return features.toarray() if hasattr(features, "toarray") else np.asarray(features)
+
+
+def refused(path: str | Path, match: str, **options: Any) -> str:
+    """What is said of a file that cannot be read: one sentence."""
+    with pytest.raises(DataError, match=match) as caught:
+        read_dataset(path, **options)
+    told = str(caught.value)
+    assert "\n" not in told
+    assert told.endswith(".")
+    assert caught.value.__cause__ is None
+    return told

@@ -131,7 +131,23 @@ class Drops(Recorder):
             torch.manual_seed(100 + self.global_rank)
 
 
-MODULES = {"drops": Drops, "sharded": Sharded, "fetches": Fetches, "nested": Nested, "both": Both, "tunable": Tunable}
+class Moves(Recorder):
+    """One rank trains on its rows in another order, but for the first batches."""
+
+    def training_step(self, batch, batch_idx):
+        moves = self.global_rank == 1 and self.current_epoch == 1 and batch_idx > 0
+        return super().training_step([part.flip(0) for part in batch] if moves else batch, batch_idx)
+
+
+MODULES = {
+    "moves": Moves,
+    "drops": Drops,
+    "sharded": Sharded,
+    "fetches": Fetches,
+    "nested": Nested,
+    "both": Both,
+    "tunable": Tunable,
+}
 
 
 def make_train(job: dict[str, Any], world: int) -> Any:
@@ -157,6 +173,8 @@ def make_train(job: dict[str, Any], world: int) -> Any:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(int(kind == "other_rows"))).tolist()
         items = [data[i] for i in order]
         return make_loader(Queue(items) if kind == "queue" else Hidden(items), size)
+    if kind == "flips":
+        return make_loader(Flips(data), size)
     if kind == "sorted_on_one":
         return make_loader(Hidden(data), size, collate_fn=sorting_collate if rank == 1 else None)
     if kind == "sorted":
@@ -188,6 +206,18 @@ class Queue(Hidden):
     def __getitem__(self, i):
         self.asked += 1
         return self._items[(i + self.asked // (len(self) // 2)) % len(self)]
+
+
+class Flips(Hidden):
+    """Shows labels of which it changes some at each visit."""
+
+    def __init__(self, items):
+        super().__init__(items)
+        self.targets = items.tensors[1]
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x, torch.where(torch.rand(len(y)) < 0.05, 1 - y, y)
 
 
 def sorting_collate(items):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_ubs._utils.known_metrics import THIRDS
+from lightning_ubs._utils.metric_names import THIRDS
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.metrics import HIGHER_IS_BETTER

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_ubs import UBS, BatchSelection, Blocks
-from lightning_ubs.streams import IndexedDataset, indexed
+from lightning_ubs.streams import indexed
 
 N, CHUNK, FEATURES, LABELS = 400, 20, 7, 3
 
@@ -32,8 +32,11 @@ def sample(i: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(folder: Path, engine: str, n: int = N, chunk: int = CHUNK) -> None:
-    """The samples as chunks of litdata, or shards of mosaicml-streaming."""
+    """The samples as chunks of litdata, or shards of mosaicml-streaming, or rows of a file."""
     folder.mkdir(parents=True)
+    if engine == "memmap":
+        np.save(folder / "rows.npy", np.stack([np.concatenate(sample(i)) for i in range(n)]))
+        return
     if engine == "litdata":
         from litdata.streaming.writer import BinaryWriter
 
@@ -54,8 +57,25 @@ def write(folder: Path, engine: str, n: int = N, chunk: int = CHUNK) -> None:
             writer.write({"x": x, "y": y})
 
 
-def read(source: Path, cache: Path, engine: str, limit: int | None) -> IndexedDataset:
+class Rows(Dataset[dict[str, Tensor]]):
+    """Samples by index from a file that is mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = np.load(path, mmap_mode="r")
+        self.block_bounds = [*range(0, len(self.rows), CHUNK), len(self.rows)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = torch.from_numpy(self.rows[index].copy())
+        return {"x": row[:FEATURES], "y": row[FEATURES:]}
+
+
+def read(source: Path, cache: Path, engine: str, limit: int | None) -> Any:
     """The dataset by index, with a cache of ``limit`` bytes."""
+    if engine == "memmap":
+        return Rows(source / "rows.npy")
     if engine == "litdata":
         from litdata import StreamingDataset
         from litdata.streaming.resolver import Dir
@@ -88,7 +108,7 @@ class Module(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.05)
 
 
-def train(dataset: IndexedDataset, folder: Path, **job: Any) -> Module:
+def train(dataset: Dataset[Any], folder: Path, **job: Any) -> Module:
     """A few epochs of UBS in block order."""
     order = Blocks(window=job.get("window", 3), per_rank=job.get("per_rank", False))
     selection = BatchSelection(UBS(), warmup_epochs=1, order=order)
@@ -105,7 +125,7 @@ def train(dataset: IndexedDataset, folder: Path, **job: Any) -> Module:
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    loader = DataLoader(dataset, batch_size=16, num_workers=job.get("workers", 2))
+    loader = DataLoader(dataset, batch_size=job.get("batch", 16), num_workers=job.get("workers", 2))
     trainer.fit(module, loader, ckpt_path=job.get("ckpt"))
     return module
 

@@ -298,7 +298,7 @@ def test_a_wrong_number_of_names_is_refused() -> None:
     fit(selection, max_epochs=2)
     with pytest.raises(SelectionError, match=r"holds 1 names, but there are 3 labels; pass one name per label"):
         selection.plot_correlation()
-    with pytest.raises(ValueError, match=r"label_names='abc' is no list of names"):
+    with pytest.raises(ValueError, match=r"label_names='abc' must be a list of strings, one per label"):
         BatchSelection(label_names="abc")
 
 

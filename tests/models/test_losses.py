@@ -8,6 +8,7 @@ from typing import Any, get_args
 import lightning as L
 import pytest
 import torch
+from tiny_training import trainer as quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -28,17 +29,9 @@ def data(n: int = 40) -> tuple[Tensor, Tensor]:
 
 
 def fit(model: Any, *callbacks: L.Callback, rows: Any = None, epochs: int = 3, **options: Any) -> L.Trainer:
-    trainer = L.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-    )
-    trainer.fit(model, DataLoader(rows or TensorDataset(*data()), batch_size=8), **options)
-    return trainer
+    own = quiet_trainer(*callbacks, max_epochs=epochs)
+    own.fit(model, DataLoader(rows or TensorDataset(*data()), batch_size=8), **options)
+    return own
 
 
 def test_weights_of_positives_are_the_ratio_of_negatives_or_its_root() -> None:

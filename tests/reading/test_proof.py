@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_ubs import LossBias, SelectionError
 from lightning_ubs.reading.heads import BackwardPass, Head, Place, Watched
 from lightning_ubs.reading.predictions import Kind
-from lightning_ubs.reading.proof import THRESHOLD, Evidence, Proof, same_values
+from lightning_ubs.reading.proof import ENOUGH, PASSED, THRESHOLD, Evidence, Proof, same_values
 
 bce = F.binary_cross_entropy_with_logits
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -174,6 +174,33 @@ def test_small_batches_and_rare_labels_add_up_until_they_tell(loss: str, rows: i
             break
     assert seen.proof is not (Proof.REFUTED if loss in RIGHT else Proof.PROVEN)
     assert loss in WRONG or seen.proof is Proof.PROVEN
+
+
+def at_decision(loss: str, rows: int, share: float, seed: int) -> float:
+    """The share of the best candidate once there is enough of it on both sides, its targets left aside."""
+    seen: dict[Any, Evidence] = {}
+    for step in range(100):
+        for head in proven((RIGHT | WRONG)[loss], rows=rows, share=share, seed=1000 * seed + step):
+            if (one := head.evidence) is not None:
+                pulled = Evidence(one.right, one.mass, one.squares, one.labels, one.back)
+                seen[head.place] = seen.get(head.place, Evidence()) + pulled
+        told = [
+            one.value or 0.0
+            for one in seen.values()
+            if all(one._elements(side) >= ENOUGH or one.mass[side] == 0 < one.labels[side] for side in (0, 1))
+        ]
+        if told:
+            return max(told)
+    raise AssertionError("a hundred steps tell nothing")
+
+
+@pytest.mark.parametrize(("rows", "share", "seeds"), [(32, 0.2, 3), (4, 0.2, 2), (32, 0.01, 1)])
+def test_what_is_right_is_far_from_what_is_wrong_when_it_is_decided(rows: int, share: float, seeds: int) -> None:
+    # Between 1.00 and 0.77, the highest of 252 wrong ones, 0.88 lies halfway; below 0.77 more steps decide.
+    right = [at_decision(loss, rows, share, seed=0) for loss in RIGHT]
+    wrong = [at_decision(loss, rows, share, seed) for loss in WRONG for seed in range(3 * seeds)]
+    assert min(right) >= 0.98 > PASSED > 0.85 >= max(wrong)
+    assert sum(value < THRESHOLD for value in wrong) >= 0.9 * len(wrong)
 
 
 def test_a_fitted_model_whose_smoothed_targets_pull_it_back_is_not_refuted() -> None:

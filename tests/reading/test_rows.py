@@ -9,12 +9,13 @@ import time
 import warnings
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from observe_tools import train
-from tiny_training import N, Tiny, data, fit, loader, trainer
-from torch import Tensor
+from tiny_training import N, Tiny, Watch, data, fit, loader, trainer
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import Dataset, TensorDataset
 
@@ -467,6 +468,173 @@ def test_a_strategy_that_works_with_labels_is_not_given_others() -> None:
                 fit(selection, train=loader(dataset), max_epochs=1)
         else:
             fit(selection, train=loader(dataset), max_epochs=1)
+
+
+class Changes(Hidden):
+    """Shows labels that it changes at each visit."""
+
+    def __init__(self, change: Any, rows: TensorDataset, **kept: Any) -> None:
+        super().__init__([("name", x, y) for x, y in zip(*rows.tensors, strict=True)])
+        self.change, self.targets = change, rows.tensors[1]
+        vars(self).update(kept)
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x, self.change(y, self, i)
+
+
+def drops(y: Tensor, *_: Any) -> Tensor:
+    return y * (torch.rand(len(y)) > 0.2)
+
+
+def flips(y: Tensor, *_: Any) -> Tensor:
+    return torch.where(torch.rand(len(y)) < 0.05, 1 - y, y)
+
+
+def neighbors(y: Tensor, dataset: Any, i: int) -> Tensor:
+    """Broken samples are replaced."""
+    found: Tensor = dataset.targets[i - 1] if i % 4 == 0 else y
+    return found
+
+
+def changed_run(change: Any, strategy: Any = None, **options: Any) -> tuple[str, list[str]]:
+    torch.manual_seed(0)
+    refusal, rows = "", loader(Changes(change, data(160, q=5)), batch_size=16, **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            fit(BatchSelection(strategy or UBS(), warmup_epochs=1), Tiny(5), rows, max_epochs=3)
+        except SelectionError as error:
+            refusal = str(error)
+    return refusal, [str(one.message) for one in told if "than the dataset's targets" in str(one.message)]
+
+
+@pytest.mark.parametrize("change", [drops, flips])
+@pytest.mark.parametrize("strategy", [UBS, Balance])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_labels_that_a_dataset_changes_at_each_visit_are_told_of_once(change: Any, strategy: Any, workers: int) -> None:
+    refusal, told = changed_run(change, strategy(), num_workers=workers)
+    assert refusal == ""
+    assert len(told) == 1
+    assert "they are taken for labels that the dataset changes at each visit" in told[0]
+
+
+def test_changed_labels_hide_no_sorted_batch() -> None:
+    refusal, told = changed_run(flips, collate_fn=sorting)
+    assert "epoch 0, batch 0: the targets of the loss are not the labels of the planned samples" in refusal
+    assert told == []
+
+
+def test_samples_that_are_replaced_by_neighbors_are_no_changed_labels() -> None:
+    refusal, told = changed_run(neighbors)
+    assert "could not be told that they are not of other samples" in refusal
+    assert told == []
+
+
+def test_labels_that_differ_too_rarely_to_tell_why_are_refused_at_the_end_of_the_epoch() -> None:
+    refusal, told = changed_run(lambda y, dataset, i: 1 - y if i % 20 == 7 else y)
+    assert "8 of " in refusal
+    assert "it could not be told that they are not of other samples" in refusal
+    assert told == []
+
+
+@pytest.mark.parametrize("kept", ["tensor", "lists"])
+def test_true_targets_are_found_beside_other_labels(kept: str) -> None:
+    labels = OTHERS if kept == "tensor" else OTHERS.long().tolist()
+    dataset = Shows(labels=labels, targets=Y)
+    module, watch, _ = fit(BatchSelection(UBS(), warmup_epochs=1), Tiny(), loader(dataset), max_epochs=2)
+    assert module.ids() == watch.plans
+    assert "credited to other samples" in refusal(rows=loader(dataset, collate_fn=sorting))
+
+
+class Levels(Tiny):
+    """Trains on the levels below a class, made in the step."""
+
+    def __init__(self, moves: Any = lambda k: False, loss: Any = bce) -> None:
+        super().__init__(q=4)
+        self.moves, self.compares = moves, loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        if self.moves(batch_idx):
+            order = x[:, 2].argsort()
+            x, y = x[order], y[order]
+        logits = self(x)
+        self.record(x, logits)
+        return self.compares(logits, (y.unsqueeze(1) > torch.arange(4)).float())
+
+
+def squares(logits: Tensor, y: Tensor) -> Tensor:
+    return (logits.sigmoid() - y).square().mean() + 0 * nn.functional.mse_loss(logits.sigmoid(), y)
+
+
+def levels(classes: int) -> TensorDataset:
+    x = data(160).tensors[0]
+    return TensorDataset(x, (x[:, 1] * 1.2 + 2).round().clamp(0, classes - 1).long())
+
+
+@pytest.mark.parametrize("classes", [4, 5])
+@pytest.mark.parametrize("loss", [bce, squares])
+def test_ordinal_targets_that_a_step_makes_of_classes_are_right(classes: int, loss: Any) -> None:
+    module = Levels(loss=loss)
+    _, watch, _ = fit(
+        BatchSelection(UBS(), warmup_epochs=1), module, loader(levels(classes), batch_size=32), max_epochs=2
+    )
+    assert module.ids() == watch.plans
+
+
+@pytest.mark.parametrize(
+    ("moves", "words"),
+    [
+        (lambda k: True, "batch 1: the loss's rows are those of the batch in another"),
+        (lambda k: k > 3, "another order"),
+    ],
+)
+def test_ordinal_targets_of_sorted_rows_are_refused(moves: Any, words: str) -> None:
+    assert words in refusal(Levels(moves), loader(levels(5), batch_size=32))
+
+
+class Reloads(L.LightningDataModule):
+    """Makes its dataset anew for each epoch."""
+
+    def __init__(self, rows: Any) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def train_dataloader(self) -> Any:
+        assert self.trainer is not None
+        return loader(TensorDataset(*self.rows(self.trainer.current_epoch)), batch_size=16)
+
+
+def reloaded(rows: Any, **options: Any) -> list[str]:
+    module, selection = Tiny(), BatchSelection(UBS(), warmup_epochs=1, **options)
+    watch = Watch(selection)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer(selection, watch, max_epochs=7, reload_dataloaders_every_n_epochs=1).fit(
+            module, datamodule=Reloads(rows)
+        )
+    assert module.ids() == watch.plans
+    return [str(one.message) for one in told if "labels" in str(one.message)]
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_labels_that_are_corrected_where_the_loader_is_made_anew_are_told_of_once(first: int) -> None:
+    corrected = torch.cat([1 - Y[:4], Y[4:]])
+    told = reloaded(lambda epoch: (X, Y if epoch < first else corrected))
+    assert len(told) == 1
+    assert "4 of 42 samples have other labels in the reloaded train dataset than before; selection continues" in told[0]
+    assert reloaded(lambda epoch: (X, Y)) == []
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_a_loader_that_is_made_anew_with_other_samples_is_refused(first: int) -> None:
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(SelectionError, match=r"samples have other labels in the reloaded train dataset.*another order"):
+        reloaded(lambda epoch: (X, Y) if epoch < first else (X[order], Y[order]))
+    for ids in (lambda batch: batch[0][:, 0].long(), False):
+        told = reloaded(lambda epoch: (X, Y) if epoch < first else (X, Y[order]), ids=ids)
+        assert all("reloaded" in one or "first visit" in one for one in told)
 
 
 class Foreign(Hidden):

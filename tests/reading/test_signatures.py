@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from lightning_ubs.reading.signatures import LabelMemory, bits, distance, signatures
+from lightning_ubs.reading.signatures import Distance, LabelMemory, Recoding, bits, distance, signatures
 
 
 def test_one_hot_rows_and_class_indices_have_the_same_signature() -> None:
@@ -63,3 +65,54 @@ def test_the_distance_tells_other_samples_from_noisy_labels(
         found = memory.judge()
         assert (found is None) == (epoch == 0)
         assert found is None or low <= found.share <= high
+
+
+VISITS: dict[str, Any] = {
+    "one flip in twenty": lambda rows, seen: torch.where(torch.rand(seen.shape) < 0.05, 1 - seen, seen),
+    "one flip in five": lambda rows, seen: torch.where(torch.rand(seen.shape) < 0.2, 1 - seen, seen),
+    "sorted": lambda rows, seen: seen[torch.randperm(len(seen))],
+    "sorted by the number of labels": lambda rows, seen: seen[seen.sum(1).argsort()],
+    "other samples": lambda rows, seen: rows[torch.randint(len(rows), (len(seen),))],
+    "half of the rows of other samples": lambda rows, seen: torch.where(
+        torch.rand(len(seen), 1) < 0.5, seen, rows[torch.randint(len(rows), (len(seen),))]
+    ),
+}
+
+
+@pytest.mark.parametrize("visit", VISITS)
+@pytest.mark.parametrize("correlated", [False, True])
+@pytest.mark.parametrize("positive", [0.05, 0.2])
+def test_flips_at_random_are_nearer_than_other_samples(visit: str, correlated: bool, positive: float) -> None:
+    for seed in range(5):
+        torch.manual_seed(seed)
+        shared = torch.randn(1000, 2) @ torch.randn(2, 25) if correlated else torch.zeros(1000, 25)
+        scores = shared + torch.randn(1000, 25)
+        rows = (scores > scores.flatten().quantile(1 - positive)).float()
+        memory = LabelMemory()
+        memory.begin(1000)
+        for _ in range(3):
+            for ids in torch.randperm(1000).split(40):
+                seen = VISITS[visit](rows, rows[ids])
+                memory.expect(1000, seen)
+                memory.add(ids, seen)
+            found = memory.judge()
+        assert found is not None
+        assert found.is_noise == visit.startswith("one flip")
+
+
+def test_too_few_samples_are_never_called_noise() -> None:
+    assert distance(torch.tensor([7, 7]), torch.tensor([3, 5]), 1) == Distance(1.0, 2, 2)
+
+
+def test_a_code_of_labels_tells_the_order_of_rows() -> None:
+    classes = torch.arange(32) % 5
+    levels = signatures((classes.unsqueeze(1) > torch.arange(4)).float())
+    labels = signatures(classes, classes=True)
+    code = Recoding(labels, levels)
+    assert code.tells
+    assert code.fits
+    assert not Recoding(labels, levels[torch.randperm(32, generator=torch.Generator().manual_seed(0))]).fits
+    unknown = torch.tensor([1 << 40])
+    assert code.of(torch.cat([labels, unknown]), torch.full((33,), -5)).tolist() == [*levels.tolist(), -5]
+    assert not Recoding(torch.arange(32), torch.arange(32).flip(0)).tells, "any order fits labels that are all unlike"
+    assert not Recoding(labels[:4], levels[:4]).tells

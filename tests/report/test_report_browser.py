@@ -104,7 +104,7 @@ def test_nothing_overflows_and_no_figure_is_missing(page: Path, width: int, tmp_
 
 @pytest.mark.parametrize(("width", "most"), [(1280, 3500), (390, 6000)])
 def test_the_answer_to_a_small_question_is_a_short_page(width: int, most: int, tmp_path: Path) -> None:
-    for selection, fold in itertools.product(("random", "active", "ubs"), range(3)):
+    for selection, fold in itertools.product(("random", "active", "ubs", "recent"), range(5)):
         traced = (selection, fold) == ("ubs", 0)
         record = fake_run(selection=selection, fold=fold, trace=traced)
         store = save(tmp_path / "results", record)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import csv
+import io
 import itertools
 import json
 import os
@@ -23,8 +25,7 @@ from lightning_ubs import report as report_package
 from lightning_ubs.experiment.store import ResultsStore
 from lightning_ubs.methods import METHODS
 from lightning_ubs.report import build_report
-from lightning_ubs.report.forking import map_in_order
-from lightning_ubs.report.gallery import KINDS
+from lightning_ubs.report.gallery import KINDS, map_in_order
 
 PAPER = """metric,model,dataset,method,value
 Macro-AUC,CLIF,yeast,Random,0.7107
@@ -216,6 +217,7 @@ def test_failed_runs_are_listed_with_their_error(full: Path) -> None:
     assert "UBS mediamill clif 0 0 MemoryError: cannot allocate 96 GiB" in read(full).text
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_page_in_any_process(tmp_path: Path) -> None:
     for fold, selection in itertools.product(range(3), ("random", "balance", "active", "recent", "hard", "ubs")):
         ResultsStore(tmp_path).append(fake_run(selection=selection, fold=fold))
@@ -335,11 +337,18 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_large_report_shows_its_progress_and_folds_what_is_long(
-    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = build_report(many, tmp_path, formats=("html",))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("report: ")]
+@pytest.fixture(scope="module")
+def large(many: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Their page, and what was printed meanwhile."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        page = build_report(many, tmp_path_factory.mktemp("large"), formats=("html",))
+    return page, [line for line in printed.getvalue().splitlines() if line.startswith("report: ")]
+
+
+@pytest.mark.slow
+def test_a_large_report_shows_its_progress_and_folds_what_is_long(large: tuple[Path, list[str]]) -> None:
+    path, lines = large
     total = read(path).tags["figure"]
     assert lines[-1] == f"report: {total} of {total} figures"
     assert len(lines) == 5
@@ -350,10 +359,12 @@ def test_a_large_report_shows_its_progress_and_folds_what_is_long(
     assert len(text) < 15e6 / 5  # a fifth of the runs of the paper's grid
 
 
-def test_one_processor_gives_the_same_page_as_many(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = build_report(many, tmp_path / "a", formats=("html",)).read_bytes()
+@pytest.mark.slow
+def test_one_processor_gives_the_same_page_as_many(
+    many: Path, large: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
-    assert build_report(many, tmp_path / "b", formats=("html",)).read_bytes() == first
+    assert build_report(many, tmp_path, formats=("html",)).read_bytes() == large[0].read_bytes()
 
 
 def test_an_error_in_a_forked_process_reaches_the_caller() -> None:
@@ -446,6 +457,6 @@ def test_the_report_reads_records_and_knows_nothing_of_how_they_are_made() -> No
                 parts = str(node.module).removeprefix("lightning_ubs.").split(".")
                 used.add(".".join(parts[:2]) if parts[0] == "experiment" else parts[0])
     assert used <= {
-        *("_utils", "data", "errors", "inspection", "known_metrics", "methods", "report"),
+        *("_utils", "data", "errors", "inspection", "methods", "report"),
         *("experiment.record", "experiment.store"),
     }

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_ubs.report import PAPER_TABLES
-from lightning_ubs.report.paper import paper_comparisons, read_paper
-from lightning_ubs.report.significance import run_tests, table_units
-from lightning_ubs.report.statistics import (
+from lightning_ubs.report.evidence import (
+    Difference,
+    Evidence,
     competition_ranks,
     critical_difference,
     exact_wilcoxon,
@@ -23,6 +23,8 @@ from lightning_ubs.report.statistics import (
     nemenyi,
     paired_interval,
 )
+from lightning_ubs.report.paper import paper_comparisons, read_paper
+from lightning_ubs.report.significance import run_tests, table_units
 
 # The row "Avg" of the paper's three tables: Random, Balance, Active, Recent, Hard, Ours.
 PRINTED_RANKS = {
@@ -172,3 +174,13 @@ def test_one_pair_gives_no_interval_and_no_evidence() -> None:
     interval = paired_interval([0.5])
     assert math.isnan(interval.low)
     assert not interval.excludes_zero
+
+
+def test_two_pairs_give_an_interval_which_is_widened_for_the_splits_that_were_not_seen() -> None:
+    interval = paired_interval([0.01, 0.03])
+    half = 12.7062 * np.std([0.01, 0.03], ddof=1) / math.sqrt(2)
+    assert (interval.low, interval.high) == pytest.approx((0.02 - half, 0.02 + half), rel=1e-4)
+    seeds = Evidence.of([Difference("yeast", "one", seed, value) for seed, value in enumerate((0.01, 0.03))])
+    spread = np.std([0.01, 0.03], ddof=1)
+    assert seeds.pair_spread == pytest.approx(spread)
+    assert seeds.error() == pytest.approx(math.sqrt(spread**2 / 2 + spread**2 / 3))

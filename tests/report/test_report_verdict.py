@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from report_fixtures import DATASETS, fake_run, save
 
 from lightning_ubs.experiment.record import MetricValue, RunRecord
 from lightning_ubs.report import Report, ReportError, build_report, console_verdict
+from lightning_ubs.report.evidence import Difference, Evidence
 from lightning_ubs.report.metric import Metric
 from lightning_ubs.report.results import Results, load_results
 from lightning_ubs.report.significance import result_tests
 from lightning_ubs.report.tables import build_table
 from lightning_ubs.report.training_cost import measure_speed
-from lightning_ubs.report.verdict import gain_of, judge, summary
+from lightning_ubs.report.verdict import gain_of, judge, overlap_of, summary
 
 MACRO_AUC = Metric("macro_auc", "Macro-AUC", True)
 RANKING_LOSS = Metric("ranking_loss", "Ranking loss", False)
@@ -69,17 +71,33 @@ def test_only_the_monitored_metric_has_an_answer(tmp_path: Path) -> None:
 
 
 def test_an_interval_with_zero_in_it_is_undecided_and_says_what_it_would_take(tmp_path: Path) -> None:
-    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.002]
+    gains = [0.03, -0.02, 0.01, -0.03, 0.02, 0.008]
     results = load(tmp_path, *(run for data, gain in zip(DATASETS, gains, strict=True) for run in pair(data, gain)))
     (verdict,) = judge(results)
     assert verdict.answer == "undecided"
     assert summary([verdict]) == "UBS against Random: undecided in Macro-AUC, over 6 datasets."
     spread = np.std(gains, ddof=1)
-    missed, needed = 2.5706 * spread / math.sqrt(6), math.ceil(((1.9623 + 0.8419) * spread / 0.002) ** 2)
+    missed, needed = 2.5706 * spread / math.sqrt(6), math.ceil(((1.9623 + 0.8419) * spread / 0.003) ** 2)
+    needed = math.ceil(needed / 10) * 10
+    assert needed > 100
     assert verdict.sentences[1] == (
         f"With 6 datasets a difference below {missed:.2g} would mostly be missed; about {needed} datasets would show "
-        "0.002."
+        "0.003."
     )
+
+
+def test_no_number_is_named_that_says_more_than_is_known_or_that_nobody_would_run(tmp_path: Path) -> None:
+    said = {}
+    for mean in (0.004, 0.0002):
+        gains = [mean + 0.03 * (-1) ** fold for fold in range(10)]
+        records = [run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]
+        said[mean] = console_verdict(records)
+    assert re.search(r"about \d{2}0 runs would show 0\.004", said[0.004])
+    assert "; more than 1,000 runs would be needed to show 0.0002." in said[0.0002]
+    save(tmp_path, *records)
+    page = (build_report(tmp_path, formats="html")).read_text()
+    assert "more than 1,000 runs would be needed to show 0.0002" in page
+    assert not re.search(r"about \d{4,} ", page + said[0.0002])
 
 
 def test_where_ubs_is_worse_the_report_says_so(tmp_path: Path) -> None:
@@ -254,6 +272,44 @@ def test_the_cautious_interval_is_that_of_nadeau_and_bengio() -> None:
     (verdict,) = judge(Results([run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]))
     half = 2.7764 * gains.std(ddof=1) * math.sqrt(1 / 5 + 1 / 4)  # five folds: a test set is a quarter of the rest
     assert f"is 95\u00a0% +{0.011 - half:.4f} to +{0.011 + half:.4f}." in verdict.sentences[1]
+
+
+@pytest.mark.parametrize("failed", ["has no score", "failed"])
+def test_runs_without_a_score_withhold_every_answer_in_favor_of_their_method(failed: str) -> None:
+    gains = [0.010, 0.012, 0.011, 0.013, 0.009]
+
+    def without(name: str) -> list[RunRecord]:
+        """Five clear gains of UBS, and a sixth fold in which this method has nothing to show."""
+        records = [run for fold, gain in enumerate(gains) for run in pair("yeast", gain, fold)]
+        sixth = pair("yeast", 0.01, 5)
+        lost = next(one for one in sixth if one.selection == name)
+        sixth.remove(lost)
+        nothing = {"metrics": {}, "curves": {}, "status": "failed", "error": "out of memory"}
+        unscored = replace(lost, metrics={}) if failed == "has no score" else replace(lost, **nothing)
+        return [*records, *sixth, unscored]
+
+    said = "failed or has no score in 1 of 6 runs in which"
+    (verdict,) = judge(Results(without("ubs")))
+    assert verdict.answer == "undecided"
+    assert f"UBS {said} Random has one, so nothing is said in its favor." in verdict.sentences[1]
+    assert "better" not in console_verdict(without("ubs"))
+    (verdict,) = judge(Results(without("random")))
+    assert verdict.answer == "better", "that of the other one is not withheld"
+    assert not any(said in sentence for sentence in verdict.sentences)
+
+
+def test_a_dataset_without_a_difference_counts_for_neither_method() -> None:
+    gains = dict(zip(DATASETS, (0.01, -0.02, 0.0, 0.01, 0.01, 0.0), strict=True))
+    (verdict,) = judge(Results([run for data, gain in gains.items() for run in pair(data, gain)]))
+    assert (verdict.primary.positive, verdict.primary.negative) == (3, 1)
+
+
+@pytest.mark.parametrize(("folds", "overlap"), [(1, 1 / 3), (2, 1.0), (5, 0.25)])
+def test_training_sets_overlap_as_folds_say(folds: int, overlap: float) -> None:
+    evidence = Evidence.of([Difference("yeast", str(split), 0, 0.01 * split) for split in range(3)])
+    assert overlap_of(evidence, folds) == pytest.approx(overlap)
+    seeds = Evidence.of([Difference("yeast", "", seed, 0.01 * seed) for seed in range(3)])
+    assert overlap_of(seeds, folds) == 0.0
 
 
 def test_only_runs_with_the_same_data_model_fold_and_seed_are_compared(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_ubs import (
+    Balance,
     BatchSelection,
     ClassAware,
     HardImbalance,
@@ -159,10 +161,31 @@ def test_labels_may_be_given_to_the_callback_or_found_as_class_ids_in_the_datase
         assert selection.probabilities.numpy() == pytest.approx(expected)
     with pytest.raises(SelectionError, match=r"ClassAware needs .* or labels=ids with one class id"):
         fit(BatchSelection(ClassAware()), Classes(), loader(TensorDataset(features, ids)))
-    with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids\)"):
-        fit(BatchSelection(HardImbalance(), labels=ids), Classes(), loader(TensorDataset(features, ids)))
-    one_hot = nn.functional.one_hot(ids, Tiny().net.out_features)
-    fit(BatchSelection(HardImbalance(), labels=one_hot), Classes(), loader(TensorDataset(features, ids)))
+    with pytest.raises(SelectionError, match=r"but HardImbalance needs.*for class ids, one_hot\(ids.long\(\)\)"):
+        fit(BatchSelection(HardImbalance(), labels=ids.float()), Classes(), loader(TensorDataset(features, ids)))
+
+
+@pytest.mark.parametrize("strategy", [Balance, HardImbalance])
+def test_class_ids_draw_as_their_one_hot_matrix_does(strategy: Callable[[], Strategy]) -> None:
+    ids = torch.arange(N) % 4 // 2 + (torch.arange(N) == 7)
+    features = data().tensors[0]
+
+    class Classes(Tiny):
+        def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(logits, y)
+
+    drawn = []
+    for train, given in (
+        (TensorDataset(features, ids), nn.functional.one_hot(ids)),
+        (TensorDataset(features, ids), ids),
+        (Listed(features, ids), None),
+    ):
+        selection = BatchSelection(strategy(), labels=given, features=features, warmup_epochs=1)
+        L.seed_everything(0, verbose=False)
+        fit(selection, Classes(), loader(train), max_epochs=2)
+        drawn.append((selection.plan.ids, selection.probabilities))
+    assert all(torch.equal(ids, drawn[0][0]) for ids, _ in drawn)
+    assert all(torch.equal(p, drawn[0][1]) for _, p in drawn)
 
 
 class Listed(torch.utils.data.Dataset):

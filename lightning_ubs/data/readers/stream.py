@@ -10,12 +10,12 @@ import lzma
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from lightning_ubs._utils.progress import passing_bar
 from lightning_ubs.data.readers.budget import Budget
 from lightning_ubs.errors import DataError
 
@@ -130,27 +130,17 @@ def _limited(text: io.TextIOWrapper, budget: Budget) -> Iterator[str]:
 
 def _reporting(lines: Iterator[str], raw: IO[bytes], name: str, size: int) -> Iterator[str]:
     every = 1000
-    if sys.stderr.isatty():
-        try:
-            from rich.progress import Progress
-        except ModuleNotFoundError:
-            log.debug("rich is not installed: progress goes to the log")
-        else:
-            from rich.console import Console
-
-            with Progress(console=Console(stderr=True), transient=True) as progress:
-                task = progress.add_task(f"reading {name}", total=size)
-                for number, line in enumerate(lines):
-                    if number % every == 0:
-                        progress.update(task, completed=raw.tell())
-                    yield line
-            return
-    told = 0
-    for number, line in enumerate(lines):
-        if number % every == 0 and raw.tell() * 10 // size > told:
-            told = raw.tell() * 10 // size
-            log.info("reading %s: %d %%", name, 10 * told)
-        yield line
+    with passing_bar(f"reading {name}", size) as show:
+        told = 0
+        for number, line in enumerate(lines):
+            if number % every == 0:
+                done = raw.tell()
+                if show is not None:
+                    show(done)
+                elif done * 10 // size > told:
+                    told = done * 10 // size
+                    log.info("reading %s: %d %%", name, 10 * told)
+            yield line
 
 
 Format = Literal["arff", "csv", "mat", "npz", "parquet", "rda", "svmlight"]

@@ -1,4 +1,4 @@
-"""svmlight and libsvm, multi-label: ``LABEL,LABEL INDEX:VALUE ...``, one line per sample."""
+"""Formats svmlight and libsvm, multi-label: ``LABEL,LABEL INDEX:VALUE ...``, one line per sample."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
-"""How every figure of the report looks, without touching matplotlib's global state."""
+"""How every figure of the report looks, without touching matplotlib's global state, and what a kind of figure is."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lightning_ubs._utils.extras import optional_import
 from lightning_ubs.inspection.pictures import MISSING
+from lightning_ubs.methods import METHODS, SPARE_LOOKS
+from lightning_ubs.report.results import Results
+from lightning_ubs.report.traces import TracedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,3 +156,41 @@ def name_width(names: Sequence[str]) -> float:
 def heading(what: str, data: str, model: str) -> str:
     """The title of a figure."""
     return ", ".join([what, clip(data), clip(model)])
+
+
+@dataclass(frozen=True)
+class Material:
+    """What figures are made of: the runs, and the arrays that some of them left behind."""
+
+    results: Results
+    traced: Sequence[TracedRun]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A section of figures.
+
+    Attributes:
+        title: Its heading.
+        text: What the figures show.
+        plots: Finds what can be plotted.
+        command: What to run if that is nothing.
+        first: Whether a page with few datasets shows it unfolded.
+    """
+
+    title: str
+    text: str
+    plots: Callable[[Material], Iterable[Plot]]
+    command: str
+    first: bool = False
+
+
+def method_colors() -> dict[str, tuple[str, str]]:
+    """CSS variable → (light, dark) color of each look that a method may have."""
+    every = [*(row.look for row in METHODS), *SPARE_LOOKS]
+    return {f"--m{index}": (look.color, look.dark) for index, look in enumerate(every)}
+
+
+def figure_theme() -> dict[str, str]:
+    """Color of a figure → CSS variable."""
+    return THEME | {light: f"var({name})" for name, (light, _) in method_colors().items()}

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_ubs._utils.known_metrics import TITLES
-from lightning_ubs.report.figures.canvas import Plot, add_legend, clip, heading, legend_height, new_figure, slug
-from lightning_ubs.report.figures.kinds import FigureKind, Material
+from lightning_ubs._utils.metric_names import TITLES
+from lightning_ubs.report.figures.canvas import (
+    FigureKind,
+    Material,
+    Plot,
+    add_legend,
+    clip,
+    heading,
+    legend_height,
+    new_figure,
+    slug,
+)
 from lightning_ubs.report.method import Method, method_looks
 from lightning_ubs.report.results import Array, Results, Run
 

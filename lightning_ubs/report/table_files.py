@@ -1,4 +1,4 @@
-"""The tables of a report as CSV."""
+"""The tables of a report as files: CSV for programs, LaTeX for papers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lightning_ubs.report.label_tables import COLUMNS, LabelBlock
 from lightning_ubs.report.paper import PaperCell
 from lightning_ubs.report.results import Results
 from lightning_ubs.report.significance import Significance
-from lightning_ubs.report.tables import Table
+from lightning_ubs.report.tables import COLUMNS, Cell, LabelBlock, Table
 from lightning_ubs.report.traces import Extremes
 from lightning_ubs.report.training_cost import Ratio, Speed
 from lightning_ubs.report.verdict import Verdict
@@ -170,3 +169,91 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return buffer.getvalue()
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "%": r"\%",
+    "#": r"\#",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "λ": r"$\lambda$",
+}
+
+
+def latex_escape(text: str) -> str:
+    r"""Text as LaTeX prints it.
+
+    >>> latex_escape("Recent_LC & 5%")
+    'Recent\\_LC \\& 5\\%'
+    """
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def table_latex(table: Table) -> str:
+    """A booktabs table with one block per model."""
+    columns = len(table.methods)
+    lines = [
+        rf"\begin{{tabular}}{{l{'c' * columns}}}",
+        r"\toprule",
+        " & ".join(["Dataset", *(rf"\textit{{{latex_escape(name)}}}" for name in table.methods)]) + r" \\",
+    ]
+    for block in table.blocks:
+        lines += [r"\midrule", rf"\multicolumn{{{columns + 1}}}{{c}}{{{latex_escape(block.model)}}} \\", r"\midrule"]
+        for data, row in block.rows.items():
+            lines.append(" & ".join([latex_escape(data), *(_cell_text(cell) for cell in row)]) + r" \\")
+        if block.average_ranks is not None:
+            best = block.best_average
+            ranks = [_rank_text(rank, rank == best) for rank in block.average_ranks]
+            lines += [r"\midrule", " & ".join(["Avg (Rank)", *ranks]) + r" \\"]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def significance_latex(tests: Sequence[Significance]) -> str:
+    """P-values of each comparison, alone and with Holm's correction."""
+    rows = [
+        [*map(latex_escape, (test.units.metric.title, test.units.model, pair.ours, pair.theirs)), *p_values]
+        for test in tests
+        for pair in test.pairs
+        for p_values in [(f"{pair.p:.4f}", f"{pair.p_holm:.4f}")]
+    ]
+    return _tabular("llllcc", r"Metric & Model & Method & Against & $p$ & $p$ (Holm) \\", rows)
+
+
+def verdict_latex(verdicts: Sequence[Verdict]) -> str:
+    """Gain and interval per comparison and metric."""
+    rows = []
+    for verdict in verdicts:
+        for gain in verdict.gains:
+            low, high = gain.interval.low, gain.interval.high
+            bounds = f"[${low:+.4f}$, ${high:+.4f}$]" if math.isfinite(low) else "--"
+            names = map(latex_escape, (verdict.ours, verdict.theirs, gain.metric.title))
+            rows.append([*names, f"${gain.interval.mean:+.4f}$", bounds])
+    return _tabular("lllcc", r"Method & Against & Metric & Gain & 95\,\% interval \\", rows)
+
+
+def _tabular(columns: str, heading: str, rows: Iterable[Sequence[str]]) -> str:
+    begin = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule"]
+    lines = [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _cell_text(cell: Cell | None) -> str:
+    if cell is None:
+        return "--"
+    text = f"{cell.value:.4f}" + (f"({cell.rank})" if cell.rank is not None else "")
+    spread = rf"{{\scriptsize$\pm${cell.spread:.4f}}}" if math.isfinite(cell.spread) else ""
+    return rf"\textbf{{{text}}}{spread}" if cell.best else text + spread
+
+
+def _rank_text(rank: float | None, best: bool) -> str:
+    if rank is None:
+        return "--"
+    return rf"\textbf{{{rank:.2f}}}" if best else f"{rank:.2f}"
