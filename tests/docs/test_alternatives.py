@@ -121,6 +121,7 @@ def sentences() -> list[str]:
     }
     plain, emphasis = (thirds[f"Corel5k: {name}"] for name in ("plain shuffling", "label first"))
     bibtex_plain, bibtex = (thirds[f"bibtex: {name}"][0] for name in ("plain shuffling", "label first"))
+    by_ubs = [float(drawn(cells[0])) for name, cells in thirds.items() if name.endswith(": UBS")]
     both = [data for data, loss in made.chosen() if loss == "weighted" and (data, "bce") in made.chosen()]
     values = [[cell.split(" ")[0] for cell in row] for row in (plain, emphasis)]
     chance = tables["short_levels"]["asymmetric, plain shuffling"]["stackex_chess"].split(" ")[0]
@@ -158,6 +159,8 @@ def sentences() -> list[str]:
         f"{values[0][1]} to {values[1][1]} and from {values[0][2]} to {values[1][2]}.",
         f"On bibtex it draws that third {drawn(bibtex)} times as often, and its precision goes from "
         f"{bibtex_plain.split(' ')[0]} to {bibtex.split(' ')[0]}.",
+        f"UBS draws samples with the rarest third of the labels {min(by_ubs):.2f} to {max(by_ubs):.2f} times as often "
+        "as plain shuffling.",
         f"Weighing the loss brings it forward on {sum(map(comes_sooner, both))} of {len(both)} sets:",
     ]
 
