@@ -125,6 +125,19 @@ def matched(
     return kind, None
 
 
+def check_called_probabilities(tensor: Tensor, place: Place, group: Group | None) -> None:
+    """Refuse what is returned as ``probs`` and is none, unless the loss shows what it is."""
+    shows = group is not None and not group.is_of_module
+    if place.source != "returned" or place.name != Kind.PROBS or shows:
+        return
+    low, high = (float(end) for end in tensor.detach().float().nan_to_num(0.5, 0.5, 0.5).aminmax())
+    if low < -1e-3 or high > 1 + 1e-3:
+        raise SelectionError(
+            f"{place} holds values from {low:.3g} to {high:.3g}, which are no probabilities, and the loss does not "
+            "show what they are; return probabilities, return logits as 'logits', or pass kind='logits'."
+        )
+
+
 def _check_no_distortion(named: Tensor, proven: Tensor, kind: Kind, place: Place) -> None:
     """Refuse what is made of the proven predictions but does not show them: other rows, or rounded ones."""
     probs, _ = to_probabilities(proven.float(), kind)

@@ -22,7 +22,7 @@ from lightning_ubs.reading.modules import (
     names_of,
     submodule,
 )
-from lightning_ubs.reading.named import Outputs, as_matrix, matched, named_place, read_named
+from lightning_ubs.reading.named import Outputs, as_matrix, check_called_probabilities, matched, named_place, read_named
 from lightning_ubs.reading.predictions import (
     Kind,
     Observation,
@@ -288,6 +288,8 @@ class StepReader:
             found = read_named(place, self._outputs, module, self._watch, outputs, batch, first=True)
             tensor = as_matrix(found.tensor, place, rows)
             kind, group = matched(found, tensor, place, groups, search.believes)
+            if self._given is None:
+                check_called_probabilities(tensor, place, group)
             self._settle(place, kind, group, tensor.shape[1])
             return tensor
         group = search.choose(groups, rows)

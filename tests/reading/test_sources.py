@@ -339,6 +339,26 @@ def test_values_that_tell_nothing_ask_for_the_kind(value: Any, words: str) -> No
     fit(BatchSelection(warmup_epochs=1, outputs="scores", kind="logits"), Shown(), max_epochs=2)
 
 
+class Regression(Step):
+    """Returns what it compares with the labels by squares, which is no probability."""
+
+    key = "probs"
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        values = 3 * self.true(batch)
+        return {"loss": nn.functional.mse_loss(values, batch[1].float()), self.key: values}
+
+
+def test_what_is_returned_as_probabilities_and_is_none_is_refused() -> None:
+    message = raised(Regression())
+    assert "training_step's 'probs' holds values from -" in message
+    assert "which are no probabilities" in message
+    fit(BatchSelection(warmup_epochs=1, kind="logits"), Regression(), max_epochs=2)
+    named = Regression()
+    named.key = "logits"
+    fit(BatchSelection(warmup_epochs=1), named, max_epochs=2)
+
+
 @pytest.mark.parametrize(
     ("given", "inverse"),
     [
