@@ -6,11 +6,12 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 
-from lightning_ubs._utils.checks import call_repr, check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range, did_you_mean
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement
@@ -60,7 +61,7 @@ class EpochSize:
     def __post_init__(self) -> None:
         for name in ("start", "end"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value <= 1):
+            if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) <= 1):
                 raise ValueError(f"{name}={value!r} is out of range; it must be a share in (0, 1], such as 0.5.")
             object.__setattr__(self, name, float(value))
         check_choice("shape", self.shape, ("linear", "exponential", "cosine"))
@@ -127,6 +128,11 @@ def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Rep
 def chosen_size(given: Size | Mapping[str, Any], strategy: Strategy) -> Size:
     """A share of the dataset (a float up to 1), a number of samples, or a schedule; None for all."""
     if isinstance(given, Mapping):
+        known = inspect.signature(EpochSize).parameters
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            way_out = did_you_mean(str(unknown), known, f"a schedule takes {', '.join(known)}.")
+            raise ValueError(f"epoch_size={dict(given)!r} has no key {unknown!r}; {way_out}")
         given = EpochSize(**given)
     if given is not None and strategy.decides_size:
         raise ValueError(

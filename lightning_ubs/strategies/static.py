@@ -99,7 +99,10 @@ class Weighted(StaticStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            weights = _as_tensor(self.weights).to("cpu", torch.float64)
+            given = _as_tensor(self.weights)
+            if given.is_complex():
+                raise ValueError("they are complex")
+            weights = given.to("cpu", torch.float64)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"weights of type {type(self.weights).__name__} are no numbers; {_ONE_EACH}") from error
         if weights.ndim != 1 or len(weights) == 0:
