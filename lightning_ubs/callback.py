@@ -362,7 +362,7 @@ class BatchSelection(Callback):
 
     @property
     def weights(self) -> Tensor | None:
-        """w, (n,) in [0, 1], at the start of this epoch."""
+        """Weights w (n,) in [0, 1] at the start of this epoch."""
         return self.strategy.measured.weights
 
     @property
@@ -414,7 +414,7 @@ class BatchSelection(Callback):
         ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
 
         Raises:
-            SelectionError: before the first prediction, or with a strategy that keeps no window of predictions.
+            SelectionError: Before the first prediction, or with a strategy that keeps no window of predictions.
         """
         return frame.history(self)
 
@@ -450,7 +450,7 @@ class BatchSelection(Callback):
             rows: ``"samples"`` or ``"labels"``.
 
         Raises:
-            SelectionError: before the first fit, or where the labels are asked for and not known.
+            SelectionError: Before the first fit, or where the labels are asked for and not known.
         """
         check_choice("rows", rows, ("samples", "labels"))
         return frame.to_frame(self) if rows == "samples" else frame.to_label_frame(self)
@@ -459,10 +459,10 @@ class BatchSelection(Callback):
         """A scatter plot of the samples: mean uncertainty over fluctuation, colored by the times drawn.
 
         Args:
-            label: show only the samples that have this label, by its name or number.
+            label: Show only the samples that have this label, by its name or number.
 
         Raises:
-            SelectionError: before the first measurement, or with a strategy that has no window of predictions.
+            SelectionError: Before the first measurement, or with a strategy that has no window of predictions.
         """
         return frame.plot_data_map(self, label)
 
@@ -484,10 +484,10 @@ class BatchSelection(Callback):
         The distinct share is the expected one.
 
         Args:
-            max_epochs: epochs of the training.
-            n: training samples.
-            batch_size: of all processes together; 64 before a fit.
-            weights: w (n,) to suppose instead, such as ``selection.weights`` of an earlier training.
+            max_epochs: Number of epochs of the training.
+            n: Number of training samples.
+            batch_size: Samples per batch on all ranks together; 64 before a fit.
+            weights: Weights w (n,) to suppose instead, such as ``selection.weights`` of an earlier training.
         """
         return outlook.plot_schedule(self, max_epochs, n, batch_size, weights)
 
@@ -515,10 +515,10 @@ class BatchSelection(Callback):
         easier to find than the mistakes of people.
 
         Args:
-            top: how many pairs, as a number or as a share below 1 of all pairs.
+            top: How many pairs, as a number or as a share below 1 of all pairs.
 
         Raises:
-            SelectionError: if the labels are not known, or the strategy keeps no history of predictions.
+            SelectionError: If the labels are not known, or the strategy keeps no history of predictions.
         """
         return frame.suspicious_labels(self, top)
 

@@ -42,7 +42,7 @@ def batch_selection(
         strategy: Key of a method of this package, such as ``"ubs"``.
         name: In results; not used here.
         label: To display; not used here.
-        variant: Of an ablation; not used here.
+        variant: Name of an ablation's variant; not used here.
         of: Label of the method that this is the control of: its probabilities are dealt to random samples.
         settings: Arguments of the strategy and of :class:`BatchSelection`, side by side.
 

@@ -68,7 +68,7 @@ class DistinctBatches:
 
     Args:
         probabilities: P, (n,) float64, at least ``size`` of them positive, not necessarily normalized.
-        size: b, samples in a batch.
+        size: Samples in a batch (b).
 
     >>> DistinctBatches(torch.tensor([0.9, 0.1, 0.0]).double(), 2)(1, torch.Generator().manual_seed(0)).sort().values
     tensor([[0, 1]])

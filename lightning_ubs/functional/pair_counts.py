@@ -69,8 +69,8 @@ def count_pairs(
 
     Args:
         chunks: Gives U in chunks of rows, each (rows, q); called once per pass over the samples.
-        num_samples: n.
-        num_labels: q.
+        num_samples: Number of samples n.
+        num_labels: Number of labels q.
         bins: Number of bins (τ).
         memory: Bytes that counting may use; what it bounds is the number of labels counted in one pass.
         total: Adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.

@@ -32,13 +32,13 @@ class Differences:
     """What was seen of the loss's rows in some steps.
 
     Attributes:
-        batches: that were compared.
-        moved: batches whose rows stood in another order.
-        moved_rows: rows in these that did not stand in their place.
-        changed: batches with other targets than the labels of the batch.
-        soft: batches of labels of 0 and 1 whose targets are not one number for each, as where samples are mixed.
-        own: labels that differ in changed batches.
-        other: labels by which other samples differ in these.
+        batches: Batches that were compared.
+        moved: Batches whose rows stood in another order.
+        moved_rows: Rows in these that did not stand in their place.
+        changed: Batches with other targets than the labels of the batch.
+        soft: Batches of labels of 0 and 1 whose targets are not one number for each, as where samples are mixed.
+        own: Labels that differ in changed batches.
+        other: Labels by which other samples differ in these.
     """
 
     batches: int = 0
@@ -83,8 +83,8 @@ class LossRows:
         """A step begins.
 
         Args:
-            rows: its labels in the batch, which the step may change; None if they are not known.
-            kept: a copy of them.
+            rows: Its labels in the batch, which the step may change; None if they are not known.
+            kept: A copy of them.
         """
         if self._place is not None and self._passes:
             self._usual_passes = self._usual_passes or self._passes
@@ -123,8 +123,8 @@ class LossRows:
         """A step was verified: where in its loss the labels stand.
 
         Args:
-            rows: the labels of the batch, on the CPU.
-            is_first: whether this is one of the first steps of the fit, all of which must agree.
+            rows: The labels of the batch, on the CPU.
+            is_first: Whether this is one of the first steps of the fit, all of which must agree.
 
         Returns:
             Whether the loss shows the labels row by row, and what shows them in another order.

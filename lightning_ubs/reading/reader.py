@@ -50,12 +50,12 @@ class StepReader:
     with the proven head by its values.
 
     Args:
-        outputs: a key of what ``training_step`` returns, ``"module:NAME"``, a function, or None to look for them.
-        targets: where the true labels are.
-        kind: what the predictions hold; None to find it out.
-        device: where they are wanted; None leaves them on the module's device.
-        needs_targets: whether the true labels are wanted at all.
-        ids: what planned ids are verified by; False believes them, and labels are then no reason to refuse.
+        outputs: A key of what ``training_step`` returns, ``"module:NAME"``, a function, or None to look for them.
+        targets: Where the true labels are.
+        kind: What the predictions hold; None to find it out.
+        device: Where predictions are wanted; None leaves them on the module's device.
+        needs_targets: Whether the true labels are wanted at all.
+        ids: What planned ids are verified by; False believes them, and labels are then no reason to refuse.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class StepReader:
         """The dataset is known.
 
         Args:
-            labels_of: gives the labels of samples, as far as the dataset tells.
-            is_shown: whether it shows them; otherwise its items are asked, where nothing else tells.
-            num_labels: number of labels, if the dataset or a checkpoint tells it.
+            labels_of: Gives the labels of samples, as far as the dataset tells.
+            is_shown: Whether the dataset shows them; otherwise its items are asked, where nothing else tells.
+            num_labels: Number of labels, if the dataset or a checkpoint tells it.
         """
         self._labels_of, self._is_shown, self._search.num_labels = labels_of, is_shown, num_labels
 
@@ -156,11 +156,11 @@ class StepReader:
         """Read the loss of a backward pass while its graph exists.
 
         Args:
-            loss: the loss.
-            rows: number of samples of this process.
-            batch: the batch, which may show labels.
-            planned: ids of these samples.
-            check: look at all of its heads, and see whether what is read is still proven.
+            loss: The loss.
+            rows: Number of samples of this process.
+            batch: The batch, which may show labels.
+            planned: Ids of these samples.
+            check: Look at all of its heads, and see whether what is read is still proven.
         """
         if self._watches:
             self._watch.stop()

@@ -102,13 +102,13 @@ def nothing_found(
     """Say what was seen; where everything has another number of rows, that number is what is wrong.
 
     Args:
-        rows: number of samples of this process.
-        labels: number of labels, if it is known.
-        heads: what may be predictions of something else.
-        unfitting: shapes of what in the loss has no row per sample.
-        ran: modules that returned something, by name.
-        is_compiled: whether modules could not be watched.
-        outputs: what training_step returned.
+        rows: Number of samples of this process.
+        labels: Number of labels, if it is known.
+        heads: What may be predictions of something else.
+        unfitting: Shapes of what in the loss has no row per sample.
+        ran: Modules that returned something, by name.
+        is_compiled: Whether modules could not be watched.
+        outputs: What training_step returned.
     """
     matrices: list[tuple[int, ...]] = [shape for shape in unfitting if len(shape) == 2]
     matrices += [tuple(f.tensor.shape) for _, seen in ran for f in seen.found if f.tensor.shape[1:] == (labels,)]

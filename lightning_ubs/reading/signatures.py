@@ -40,9 +40,9 @@ class Distance(NamedTuple):
 
     Attributes:
         share: 0 for the same labels, about 1 for those of other samples.
-        changed: samples whose labels differ.
-        compared: samples that were compared.
-        is_noise: whether those that differ are surely nearer to what was expected than those of other samples that
+        changed: Samples whose labels differ.
+        compared: Samples that were compared.
+        is_noise: Whether those that differ are surely nearer to what was expected than those of other samples that
             differ, as where labels are flipped at random; samples in another order are not.
     """
 
@@ -109,8 +109,8 @@ class Recoding:
     """Labels in another code, of which every kind stands for one kind of the first, such as levels for classes.
 
     Args:
-        labels: signatures (b,).
-        codes: those of the same samples in the other code.
+        labels: Signatures (b,).
+        codes: Signatures of the same samples in the other code.
     """
 
     # Orders of the rows of which fewer than this share fit a code by chance.

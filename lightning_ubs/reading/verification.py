@@ -74,7 +74,7 @@ class IdVerification:
       batch, and that samples kept their labels since their first visit, be it in the run before a resume.
 
     Args:
-        ids: a key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
+        ids: A key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
     """
 
     def __init__(self, ids: Ids = None) -> None:
@@ -240,7 +240,7 @@ class IdVerification:
         Where that cannot be compared, a later backward pass of the same step may be.
 
         Args:
-            targets: those of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
+            targets: Targets of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
         """
         if self._planned is None:
             return

@@ -383,8 +383,8 @@ def last_epoch(trainer: Trainer, batches_of: BatchesOf | None = None) -> int | N
     """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown.
 
     Args:
-        trainer: at the start of a fit.
-        batches_of: batches of each epoch, where they are not equally many.
+        trainer: The trainer at the start of a fit.
+        batches_of: Batches of each epoch, where they are not equally many.
     """
     limits = []
     if (epochs := planned_epochs(trainer)) is not None:

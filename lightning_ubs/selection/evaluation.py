@@ -38,7 +38,7 @@ class EvaluationPass:
     predictions in the place of its fluctuation between visits. Other strategies see the mean prediction.
 
     Args:
-        mc_samples: predictions per sample; above 1 with dropout on.
+        mc_samples: Predictions per sample; above 1 with dropout on.
         predict: ``(pl_module, batch) -> predictions``; None calls the module with the first element of the batch. The
             predictions are a tensor, or something with ``probs`` or ``logits`` in it.
 
@@ -70,11 +70,11 @@ class EvaluationPass:
         """(number, batch, its ``mc_samples`` predictions) of every batch of ``plan`` on this process.
 
         Args:
-            trainer: whose module predicts.
-            loader: the train loader.
-            plan: all samples in order; its epoch and the seed decide all random numbers.
-            seed: of the selection.
-            tells_kind: whether it is known what the predictions hold; until then they come with their graph.
+            trainer: The trainer whose module predicts.
+            loader: The train loader.
+            plan: Plan of all samples in order; its epoch and the seed decide all random numbers.
+            seed: Seed of the selection.
+            tells_kind: Whether it is known what the predictions hold; until then they come with their graph.
         """
         module = trainer.lightning_module
         reader: DataLoader[Any] = DataLoader(

@@ -67,8 +67,8 @@ class SelectionSampler(DistributedSampler[int]):
     for when they are needed, because the process group may not exist yet when a loader is built.
 
     Args:
-        data_source: the dataset, for its length.
-        seed: of the shuffling without a callback.
+        data_source: The dataset, for its length.
+        seed: Seed of the shuffling without a callback.
     """
 
     def __init__(self, data_source: Sized, seed: int = 0) -> None:
@@ -89,9 +89,9 @@ class SelectionSampler(DistributedSampler[int]):
         """Let the next reading follow ``plan`` from ``first_batch`` on.
 
         Args:
-            plan: of an epoch.
-            first_batch: the first one to read.
-            root: seeds the worker processes for each batch; None leaves their generators alone.
+            plan: Plan of an epoch.
+            first_batch: First batch to read.
+            root: Seeds the worker processes for each batch; None leaves their generators alone.
         """
         self._once = plan, first_batch
         self._root = root

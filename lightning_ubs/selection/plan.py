@@ -29,12 +29,12 @@ class BatchLayout:
     """How an epoch is cut into batches, and which part of each this process takes.
 
     Args:
-        num_samples: n.
-        batch_size: samples per batch and process.
-        drop_last: leave out a last, short batch.
-        world_size: number of processes.
-        rank: this process.
-        epoch_samples: samples in an epoch; all of them by default.
+        num_samples: Number of samples n.
+        batch_size: Samples per batch and process.
+        drop_last: Leave out a last, short batch.
+        world_size: Number of processes.
+        rank: Rank of this process.
+        epoch_samples: Samples in an epoch; all of them by default.
 
     >>> layout = BatchLayout(num_samples=10, batch_size=2, world_size=2)
     >>> layout.global_batch_size, layout.num_batches, layout.num_draws
@@ -82,9 +82,9 @@ class EpochPlan:
     than there are processes, some are repeated, so that no process goes without.
 
     Args:
-        epoch: which epoch this is.
-        ids: flat int64 ids of all batches, on the CPU.
-        layout: how they are cut.
+        epoch: Number of the epoch.
+        ids: Flat int64 ids of all batches, on the CPU.
+        layout: How they are cut.
 
     >>> plan = EpochPlan(0, torch.arange(5), BatchLayout(5, 2, world_size=2, rank=1))
     >>> [plan[k].tolist() for k in range(len(plan))], plan.global_batch(1).tolist()

@@ -81,7 +81,7 @@ class LearningQueue:
     The strategy learns batches one by one in their order, so that it makes no difference when.
 
     Args:
-        learn: takes the number of the first of some batches that follow each other, and their predictions.
+        learn: Takes the number of the first of some batches that follow each other, and their predictions.
     """
 
     def __init__(self, learn: Callable[[int, Observation], None]) -> None:

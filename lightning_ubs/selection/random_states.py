@@ -31,8 +31,8 @@ class RandomStates:
     mid-epoch needs nothing of them.
 
     Args:
-        trainer: the trainer of this fit.
-        enabled: whether checkpoints hold states at all.
+        trainer: The trainer of this fit.
+        enabled: Whether checkpoints hold states at all.
     """
 
     def __init__(self, trainer: Trainer, enabled: bool) -> None:
@@ -60,7 +60,7 @@ class RandomStates:
         """Training starts: restore, or choose what workers' seeds follow from. Every rank calls this.
 
         Args:
-            generator: of the train loader; None where its workers follow the global one.
+            generator: Generator of the train loader; None where its workers follow the global one.
         """
         if not self._enabled:
             return

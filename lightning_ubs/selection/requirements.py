@@ -76,8 +76,8 @@ def check_untracked_backward(trainer: Trainer, first_step: int) -> None:
     """Refuse a step that showed neither loss nor predictions, but trained: its backward pass went unseen.
 
     Args:
-        trainer: after the step.
-        first_step: its ``global_step`` when this training began.
+        trainer: The trainer after the step.
+        first_step: The trainer's ``global_step`` when this training began.
     """
     module = trainer.lightning_module
     if module.automatic_optimization:

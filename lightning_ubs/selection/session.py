@@ -101,10 +101,10 @@ class FitSession:
     first batch (:meth:`start_batch`).
 
     Args:
-        callback: whose arguments are read; a tuner may put it aside.
-        trainer: the trainer of this fit.
-        selector: makes the plans.
-        seed: of every draw, which differs from the callback's beside other selections.
+        callback: Callback whose arguments are read; a tuner may put it aside.
+        trainer: The trainer of this fit.
+        selector: Makes the plans.
+        seed: Seed of all sampling, which differs from the callback's beside other selections.
     """
 
     def __init__(self, callback: Owner, trainer: Trainer, selector: Selector, seed: int) -> None:

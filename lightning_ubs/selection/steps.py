@@ -32,11 +32,11 @@ class TrainingSteps:
     """What the hooks of a training step delegate to.
 
     Args:
-        selector: learns from the predictions.
-        reader: reads them.
-        verification: compares planned ids with those of a batch.
-        unbiased: how far gradients are weighed against P.
-        refresh: predictions of passes of their own, instead of those of the steps.
+        selector: Learns from the predictions.
+        reader: Reads them.
+        verification: Compares planned ids with those of a batch.
+        unbiased: How far gradients are weighed against P.
+        refresh: Predictions of passes of their own, instead of those of the steps.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class SampleWeights:
 
     Args:
         unbiased: ``"annealed"`` lets their exponent rise from 0 to 1 over the selected epochs.
-        selector: what made the plan.
+        selector: Selector that made the plan.
     """
 
     def __init__(self, unbiased: Unbiased, selector: Selector) -> None:

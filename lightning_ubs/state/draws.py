@@ -13,7 +13,7 @@ class DrawCounts:
     """Counts the draws of every sample, on the CPU: ids are planned there, so that no device is waited for.
 
     Args:
-        num_samples: n.
+        num_samples: Number of samples n.
 
     >>> draws = DrawCounts(3)
     >>> draws.add(torch.tensor([0, 2, 0]), epoch=4)

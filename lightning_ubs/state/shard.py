@@ -41,7 +41,7 @@ class Shard:
     one process alone would, and the results are equal to the last bit.
 
     Args:
-        num_samples: n.
+        num_samples: Number of samples n.
         rank: This process.
         world_size: Number of processes that share the rows.
         device: Where processes talk.

@@ -33,7 +33,7 @@ class ActiveBias(UncertaintyStrategy):
 
     Args:
         mode: How the spread becomes a probability.
-        smoothing: ε added to every spread in ``"proportional"``; None takes the mean spread.
+        smoothing: Constant ε added to every spread in ``"proportional"``; None takes the mean spread.
         ddof: 1 for the sample variance, 0 for the population's.
     """
 
@@ -68,7 +68,7 @@ class ActiveBias(UncertaintyStrategy):
         return prediction_spread(*self.memory.rows(first, last))
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t for ``"quantized"``, else none."""
+        """Pressure s_t for ``"quantized"``, else none."""
         return super().pressure_at(epoch, start, end) if self.mode == "quantized" else 1.0
 
     def probabilities(self, pressure: float) -> Tensor:

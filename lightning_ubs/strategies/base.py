@@ -25,7 +25,7 @@ class TrainingSet:
     """The samples that a strategy chooses from.
 
     Attributes:
-        num_samples: n.
+        num_samples: Number of samples n.
         labels: (n, q) label matrix, if the strategy needs ``"labels"``; or (n,) class ids, if it takes them.
         features: (n, d) feature matrix, if it needs ``"features"``.
         history_dtype: How predictions should be kept.
@@ -60,7 +60,7 @@ class EpochRequest:
     Attributes:
         epoch: Counted from 0.
         seed: Seed for all sampling.
-        num_samples: n.
+        num_samples: Number of samples n.
         batch_size: Samples in a batch of all processes together.
         count: Samples in the epoch if its last batch may be short.
         full_count: Samples in the epoch if its last batch is full.
@@ -96,7 +96,7 @@ class Measurement:
     Attributes:
         uncertainty: U, (n, q) float32, or the rows of ``Strategy.shard``; None as well where it is too large to keep.
         correlation: C, (q, q) float64.
-        weights: w, (n,) in [0, 1].
+        weights: Weights w (n,) in [0, 1].
         mean_uncertainty: Mean of U over all samples and labels, a scalar tensor.
     """
 
@@ -117,7 +117,7 @@ class Strategy(ABC):
     Attributes:
         needs: What the strategy reads: ``"predictions"`` of each step, the ``"targets"`` of a batch beside them, and
             at the start the ``"labels"`` or ``"features"`` of all samples. An empty set works with any module.
-        num_samples: n, known from :meth:`reset` on.
+        num_samples: Number of samples n, known from :meth:`reset` on.
         history_dtype: How predictions should be kept, known from :meth:`reset` on.
         shard: Whose rows this process keeps, known from :meth:`reset` on; those of all samples unless
             ``BatchSelection(memory="sharded")`` divides them among processes.
@@ -161,7 +161,7 @@ class Strategy(ABC):
 
     @property
     def num_labels(self) -> int | None:
-        """q, if predictions for that many labels are kept."""
+        """Number of labels q, if predictions for that many labels are kept."""
         return None
 
     @property
@@ -246,7 +246,7 @@ class Strategy(ABC):
         """What is known of each sample, (n,) each, NaN where it is not: columns of :meth:`BatchSelection.to_frame`.
 
         Args:
-            labels: gives the true labels (b, q) of the samples ``ids`` (b,), where they are known.
+            labels: Gives the true labels (b, q) of the samples ``ids`` (b,), where they are known.
         """
         return {}
 

@@ -52,7 +52,7 @@ class D2ACE(Strategy):
         window: How many predictions are kept (T).
         s0: Selection pressure in the first selected epoch; it falls to 1.
         neighbors: Number of nearest neighbors whose labels support a sample.
-        hardness: g: ``"paper"`` is 1 - exp(-L); ``"code"`` is 2 - exp(-L), as in the authors' code.
+        hardness: Form of g: ``"paper"`` is 1 - exp(-L); ``"code"`` is 2 - exp(-L), as in the authors' code.
         beta_start: Share of the uncertainty (β) up to a tenth of the training.
         beta_end: Share of the uncertainty from seven tenths of the training on.
     """
@@ -93,7 +93,7 @@ class D2ACE(Strategy):
 
     @property
     def num_labels(self) -> int | None:
-        """q, or None before the first prediction."""
+        """Number of labels q, or None before the first prediction."""
         return None if self._memory is None else self._memory.num_labels
 
     def reset(self, data: TrainingSet) -> None:
@@ -142,7 +142,7 @@ class D2ACE(Strategy):
         return self.measured
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t, falling geometrically from s0 to 1."""
+        """Pressure s_t, falling geometrically from s0 to 1."""
         return selection_pressure(epoch, start, end, self.s0)
 
     def probabilities(self, pressure: float) -> Tensor:
@@ -207,7 +207,7 @@ class D2ACE(Strategy):
         return kept, kept + 5 * 8 * self.num_samples
 
     def _beta(self) -> float:
-        """β at this point of the training."""
+        """Value of β at this point of the training."""
         begin, end = _FALLS
         fallen = min(1.0, max(0.0, (self.progress - begin) / (end - begin)))
         return self.beta_start + (self.beta_end - self.beta_start) * fallen

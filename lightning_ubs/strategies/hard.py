@@ -27,7 +27,7 @@ class HardImbalance(Strategy):
     **What it costs.** One nearest-neighbor search at the start, O(n²d), then one number per sample.
 
     Args:
-        pressure: s_e, constant; the paper searches {2, 8, 16, 64}.
+        pressure: Constant pressure s_e; the paper searches {2, 8, 16, 64}.
         neighbours: Number of nearest neighbors (k).
     """
 

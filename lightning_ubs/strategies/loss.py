@@ -66,7 +66,7 @@ class LossBias(LatestScoreStrategy):
         return sample_cross_entropy(probs, targets)
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t for ``"quantized"``, else none."""
+        """Pressure s_t for ``"quantized"``, else none."""
         return selection_pressure(epoch, start, end, self.s0) if self.decays else 1.0
 
     def probabilities(self, pressure: float) -> Tensor:

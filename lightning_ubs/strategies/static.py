@@ -194,7 +194,7 @@ class RepeatFactor(LabelWeighted):
     **What it costs.** Nothing.
 
     Args:
-        threshold: t, the share of samples below which a label is rare, in (0, 1].
+        threshold: Share of samples t below which a label is rare, in (0, 1].
         frequency: ``"image"``, the share of samples that have the label, or ``"instance"``, the geometric mean of it
             and of the label's share of all label instances.
         labels: The label matrix or class ids, if neither the dataset nor the callback tells; the matrix may hold
