@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class BatchSelection(Callback):
-    """Chooses which samples the next mini-batches contain while a multi-label model trains.
+    """Selection of the samples in the next mini-batches while a multi-label model trains.
 
     Attach it to a Trainer; module and dataset stay as they are. Warm-up epochs are shuffled passes. From then on, each
     epoch's batches are drawn at its start from probabilities that the strategy derives from the predictions so far.
@@ -65,10 +65,10 @@ class BatchSelection(Callback):
         seed: Seed for all sampling. Global random state is only touched where a resume restores it.
         start_epoch: First selected epoch, counted from 0, instead of ``warmup_epochs``.
         end_epoch: Epoch, or share of all epochs as a float up to 1, from which the pressure is 1, or epochs are plain
-            where the strategy has no falling pressure; by default what the strategy brings, else the last.
+            where the strategy has no falling pressure; defaults to the strategy's own value, or to the last.
         replacement: ``"systematic"`` draws each sample as often as P says, rounded up or down, ``"batch"`` without
-            repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. By default
-            what the strategy brings, else ``"systematic"``.
+            repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. Defaults
+            to the strategy's own way, or to ``"systematic"``.
         epoch_size: Samples per epoch, as a share in (0, 1] or a number; defaults to the strategy's own value, or
             to all samples. Every epoch has the same number of batches. Warm-up epochs continue through one shuffled
             pass.
@@ -93,8 +93,8 @@ class BatchSelection(Callback):
             function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
         refresh: An :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.
-        history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for remembered
-            predictions.
+        history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for the
+            history of predictions.
         device: Where they are kept; the module's device by default.
         memory: With several ranks, ``"replicated"`` keeps the full per-sample history on every rank, ``"sharded"``
             divides it among them; the same samples are selected.
@@ -264,12 +264,12 @@ class BatchSelection(Callback):
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Read predictions and targets from the loss's graph, and weigh its rows."""
+        """Read predictions and targets from the loss's graph, and reweight its rows."""
         self._steps.before_backward(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop weighing rows."""
+        """Stop reweighting rows."""
         self._steps.after_backward()
 
     @override
@@ -344,7 +344,7 @@ class BatchSelection(Callback):
         return measured.uncertainty
 
     def settle(self) -> None:
-        """Let the strategy learn what all steps so far have shown: it learns several of them together.
+        """Update the strategy with all steps so far: several of them are buffered and passed to it together.
 
         Everything here does so by itself. Call it before you read :attr:`strategy` in the middle of an epoch.
         """
@@ -493,7 +493,7 @@ class BatchSelection(Callback):
 
     @property
     def last_fit(self) -> outlook.LastFit | None:
-        """What the present or the previous fit told of its length; None before it."""
+        """What the present or the previous fit reported of its length; None before it."""
         selector = self._selector
         if selector.layout is None or selector.max_epochs is None:
             return None

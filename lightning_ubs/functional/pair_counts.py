@@ -166,7 +166,7 @@ def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[lis
 
 
 class _Counter:
-    """Counts some blocks of labels with all later ones, in one of three ways.
+    """Counter of some blocks of labels with all later ones, in one of three ways.
 
     *By product* of one-hot bins, two of them in one number: of a block's own bins, one counts as 1 and another as 4096
     in the same column. So a sum of the product is a + 4096·b, where a and b are two counts: half as many products, and

@@ -1,4 +1,4 @@
-"""Weighs the samples of a batch in the gradient, without touching the module, and proves that nothing is left out."""
+"""Reweight the samples of a batch in the gradient, without touching the module, and prove that nothing is left out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _LINEAR = (_FORMS - {"NllLoss"}) | _names("Add Cat Mean Neg Rsub Stack Sub Sum")
 
 
 class RowScaling:
-    """Scales the gradient of each sample in a backward pass, as if its own loss counted so much.
+    """Scaling of each sample's gradient in a backward pass, as if its own loss counted so much.
 
     The terms of a loss are followed from the loss down to the tensors that have a row for each sample: losses of
     samples, probabilities, predictions. The gradient is scaled row by row where it enters these, once on each way. So
@@ -73,7 +73,7 @@ class RowScaling:
     measured, and refused. No node is kept beyond the backward pass.
 
     Args:
-        accepts_rest: Leave unweighed what has no row per sample, instead of refusing it.
+        accepts_rest: Leave as it is what has no row per sample, instead of refusing it.
     """
 
     def __init__(self, accepts_rest: bool = False) -> None:
@@ -106,7 +106,7 @@ class RowScaling:
         self._handles = cut.hook(lambda gradient: _times(gradient, weights))
 
     def stop(self) -> None:
-        """The backward pass is over; another one through the same graph is scaled anew."""
+        """Stop scaling at the end of a backward pass; another one through the same graph is scaled anew."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

@@ -36,7 +36,7 @@ _SOME = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Where predictions are read, as users are told of it.
+    """Where predictions are read, in the words that users see.
 
     Args:
         source: What training_step returned, a user's function, what a module returned, or what the loss is made of.

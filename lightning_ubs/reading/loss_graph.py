@@ -148,7 +148,7 @@ class Candidate:
 
     @property
     def origin(self) -> Edge:
-        """Tells which candidates read the same head, whatever its form or dtype."""
+        """What tells which candidates read the same head, whatever its form or dtype."""
         return origin(self.edge)
 
     @property

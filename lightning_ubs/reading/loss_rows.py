@@ -59,13 +59,13 @@ class Differences:
 
 
 class LossRows:
-    """Compares the targets that the loss saved with the labels of the batch, row by row."""
+    """Comparison of the targets that the loss saved with the labels of the batch, row by row."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """A fit begins: it is not known where in the loss the labels stand."""
+        """Begin a fit: it is not known where in the loss the labels stand."""
         self._place: tuple[int, SavedPlace] | None = None  # with the number of the backward pass in its step
         self._is_over = False
         self._classes = False, False  # of the labels, of what stands in the loss
@@ -120,7 +120,7 @@ class LossRows:
         self._is_kept = True
 
     def learn(self, rows: Tensor, is_first: bool) -> tuple[bool, tuple[Tensor, ...]]:
-        """A step was verified: where in its loss the labels stand.
+        """Learn from a verified step where in its loss the labels stand.
 
         Args:
             rows: The labels of the batch, on the CPU.

@@ -172,7 +172,7 @@ def _call(asked: Callable[..., Any], module: LightningModule, outputs: Any, batc
 
 
 class _WeightWatch(TorchFunctionMode):
-    """Notices when a tensor is computed from parameters."""
+    """Watch that notices when a tensor is computed from parameters."""
 
     used = False
 

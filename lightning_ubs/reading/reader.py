@@ -42,7 +42,7 @@ from lightning_ubs.strategies import Strategy
 
 
 class StepReader:
-    """Reads the predictions (and true labels) of each step and gathers them from all processes.
+    """Reader of the predictions (and true labels) of each step, which gathers them from all ranks.
 
     In the first steps everything in the loss's graph that may be the predictions is proven or refuted by the labels
     (:mod:`lightning_ubs.reading.proof`); from then on the proven place is followed. In the first step of later epochs
@@ -95,7 +95,7 @@ class StepReader:
         self._module = module
 
     def forget(self) -> None:
-        """A fit is over: leave everything as it was found; what the predictions hold is still known."""
+        """End a fit: leave everything as it was found; what the predictions hold is still known."""
         self._module = None
         self._labels_of: LabelsOf | None = None
         self._is_shown = False
@@ -109,7 +109,7 @@ class StepReader:
         self.end()
 
     def expect(self, labels_of: LabelsOf | None, is_shown: bool, num_labels: int | None) -> None:
-        """The dataset is known.
+        """Note what the dataset tells.
 
         Args:
             labels_of: Gives the labels of samples, as far as the dataset tells.
@@ -135,7 +135,7 @@ class StepReader:
     # One step: start, see_loss for each backward pass, read, end
 
     def start(self) -> None:
-        """A training step begins: watch the modules that may return its predictions."""
+        """Begin a training step: watch the modules that may return its predictions."""
         if self._has_begun:
             self.end()
         self._has_begun = True
@@ -191,7 +191,7 @@ class StepReader:
             search.look(loss, rows, self._label_sets(batch, planned, rows), self._watched(rows))
 
     def end(self) -> None:
-        """The step is over: keep nothing of it."""
+        """End the step: keep nothing of it."""
         if self._watches:
             self._watch.forget()
             self._watches = self._may_watch
@@ -203,7 +203,7 @@ class StepReader:
         self._has_begun = False
 
     def end_epoch(self) -> None:
-        """Refuse to go on if nothing in the steps of an epoch could be told to be the predictions."""
+        """Refuse to continue if nothing in the steps of an epoch could be told to be the predictions."""
         self._search.give_up()
 
     @property

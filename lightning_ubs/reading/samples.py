@@ -110,7 +110,7 @@ def ask(dataset: Any, ids: Sequence[int]) -> list[dict[Path, np.ndarray]]:
 
 
 def _answer(dataset: Any, ids: Sequence[int], end: Connection) -> None:
-    """Runs in the forked process: send the items, and end in silence where one raises."""
+    """Send the items, in the forked process, and end in silence where one raises."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # OpenMP may hang in a forked process
     with contextlib.suppress(Exception):

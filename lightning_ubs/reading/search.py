@@ -45,7 +45,7 @@ class Search:
         self.begin_fit()
 
     def begin_fit(self) -> None:
-        """Nothing is known."""
+        """Begin a fit, of which nothing is known."""
         #: Where predictions are read; None until that is clear.
         self.place: Place | None = None
         #: Whether that was proven, in words.
@@ -106,7 +106,7 @@ class Search:
         return [head for one in self._passes for head in one.heads()] if self._shared is None else self._shared
 
     def share(self, world_size: int) -> None:
-        """The step's backward passes are over; add up what all processes saw, so that they decide alike."""
+        """Add up what all ranks saw in the step's backward passes, which are over, so that they decide alike."""
         self._steps += 1
         self._shared = self.heads
         if world_size == 1:

@@ -179,7 +179,7 @@ class LabelMemory:
         self.forget()
 
     def forget(self) -> None:
-        """No sample was seen."""
+        """Forget every sample."""
         self._table: Tensor | None = None
         self._classes: bool | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -200,20 +200,20 @@ class LabelMemory:
             self.forget()
 
     def expect_anew(self) -> None:
-        """Labels were corrected: the next visit of each sample counts as its first."""
+        """Count the next visit of each sample as its first, because labels were corrected."""
         self._waiting, self._counts = [], None
         if self._table is not None:
             self._table.fill_(UNSEEN)
 
     def expect(self, num_samples: int, rows: Tensor) -> None:
-        """Labels look like these of one batch; waits for the device."""
+        """Expect labels that look like these of one batch; waits for the device."""
         if self._table is None:
             self._table = torch.full((num_samples,), UNSEEN, device=rows.device)
         if self._classes is None:
             self._classes = hold_classes(rows)
 
     def add(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """The samples ``ids`` (b,) came with these labels; gives the copy of these that is kept for a while."""
+        """Note these labels of the samples ``ids`` (b,); gives the copy of the labels that is kept for a while."""
         kept = rows.detach().clone()
         self._waiting.append((ids, kept))
         if len(self._waiting) >= _BATCHES:

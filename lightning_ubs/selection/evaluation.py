@@ -21,7 +21,7 @@ Predict = Callable[[LightningModule, Any], Any]
 
 
 class EvaluationPass:
-    """Predicts all training samples with one state of the model, at the start of each epoch but the first.
+    """Predictions of all training samples by one state of the model, at the start of each epoch but the first.
 
     **What it does.** The training set is read in order with the train loader's collate function, the module is in
     evaluation mode, no gradient is computed, and training mode and random numbers are afterwards what they were before.

@@ -81,7 +81,7 @@ class Blocks:
 
 
 class BlockOrder:
-    """Makes the plans of epochs in block order.
+    """Maker of the plans of epochs in block order.
 
     Args:
         blocks: What the user said.

@@ -157,7 +157,7 @@ def _is_plain(value: Any, kind: type) -> bool:
 
 
 class _Length:
-    """Stands for a dataset of which nothing but the length may be asked."""
+    """Stand-in for a dataset of which nothing but the length may be asked."""
 
     def __init__(self, length: int) -> None:
         self.length = length

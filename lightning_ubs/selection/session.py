@@ -92,7 +92,7 @@ class Phase(Enum):
 
 
 class FitSession:
-    """Connects a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
+    """Connection of a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
 
     Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every process runs;
     reading the loader only reads it.
@@ -233,13 +233,13 @@ class FitSession:
             loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def check_one_fetch(self, batch: int) -> None:
-        """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
+        """Check that a ``training_step`` that fetches for itself has fetched exactly the batch of this step."""
         if self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
     @property
     def worker_root(self) -> int | None:
-        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+        """Number that seeds worker processes for each batch of the training; None leaves their generators alone."""
         return self.random.root
 
     @property

@@ -36,7 +36,7 @@ def spare_row_zeros(
 class Shard:
     """The consecutive ids whose rows this process keeps: all of them, or one of ``world_size`` equal blocks.
 
-    Rows of the other processes are the spare row here, where they are written in vain and read only to keep the shape
+    Rows owned by other ranks map to the spare row here, which is written without effect and read only to keep the shape
     of a block: what is computed of a row depends on where in a block it lies, so every process works on the blocks that
     one process alone would, and the results are equal to the last bit.
 

@@ -18,7 +18,7 @@ from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ActiveBias(UncertaintyStrategy):
-    """Prefers samples whose predictions varied most over the whole training (Chang et al., 2017), summed over labels.
+    """Preference for samples whose predictions varied most over the training (Chang et al., 2017), summed over labels.
 
     **What it does.** The spread of all predictions of each label, summed, turned into probabilities either in
     proportion (``"proportional"``, the original's sampling variant) or quantized with falling pressure
@@ -51,7 +51,7 @@ class ActiveBias(UncertaintyStrategy):
 
     @property
     def decays(self) -> bool:
-        """Only the quantized form has a pressure."""
+        """Whether the schedule depends on the last epoch: only the quantized form has a pressure."""
         return self.mode == "quantized"
 
     @property

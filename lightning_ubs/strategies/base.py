@@ -107,7 +107,7 @@ class Measurement:
 
 
 class Strategy(ABC):
-    """Decides how likely each training sample is drawn in the next epoch.
+    """Base of all strategies: how likely each training sample is drawn in the next epoch.
 
     A new strategy overrides :meth:`update` and :meth:`probabilities`, and :meth:`state_dict` and
     :meth:`load_state_dict` if it keeps anything. The callback calls :meth:`reset` once, :meth:`update` after every
@@ -184,7 +184,7 @@ class Strategy(ABC):
         return False
 
     def sample_importance(self, probabilities: Tensor) -> Tensor:
-        """What samples count if their draws are weighed (``unbiased=True``), (n,) float64: 1/(nP)."""
+        """What samples count if their draws are reweighted (``unbiased=True``), (n,) float64: 1/(nP)."""
         return importance_weights(probabilities)
 
     def default_end(self, start: int, num_epochs: int) -> int:

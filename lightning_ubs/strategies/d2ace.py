@@ -31,7 +31,7 @@ _FALLS = (0.1, 0.7)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class D2ACE(Strategy):
-    r"""Mixes two distributions, one by uncertainty and one by hardness, more of the latter as training proceeds (2026).
+    r"""Mixture of two distributions, by uncertainty and by hardness, more of the latter as training proceeds (2026).
 
     **What it does.** E is UBS's uncertainty; the hardness of a label is :math:`h=g(L)(1-f)`, L its latest cross-entropy
     and f how much its prediction flips, :math:`f\leftarrow 0.7|\Delta p|+0.3f`. In both, a label counts the more the
@@ -88,7 +88,7 @@ class D2ACE(Strategy):
 
     @property
     def decays(self) -> bool:
-        """The pressure falls from s0 to 1."""
+        """Whether the schedule depends on the last epoch: it does, because the pressure falls from s0 to 1."""
         return True
 
     @property

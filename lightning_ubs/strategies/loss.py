@@ -20,7 +20,7 @@ from lightning_ubs.strategies.latest import LatestScoreStrategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LossBias(LatestScoreStrategy):
-    """Prefers samples with a high loss.
+    """Preference for samples with a high loss.
 
     **What it does.** The latest binary cross-entropy of a sample, the mean over its labels, takes the place of UBS's
     weight: scaled to [0, 1] over the training set, quantized, and drawn with falling pressure (``"quantized"``), or

@@ -38,7 +38,7 @@ SNAPSHOT_BYTES, SMALL_SNAPSHOT = 2**28, 2**24
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class UncertaintyStrategy(Strategy):
-    """Draws samples by the uncertainty of their labels, more so where related labels are uncertain together.
+    """Preference for samples by the uncertainty of their labels, more so where related labels are uncertain together.
 
     A subclass says how predictions are kept (:meth:`new_state`) and what the uncertainty of a block of
     samples is (:meth:`block_uncertainty`). If the rows are divided among ranks, each measures its own.
