@@ -377,17 +377,17 @@ class BatchSelection(Callback):
 
     @property
     def plan(self) -> EpochPlan | None:
-        """Sample ids of this epoch's batches: ``plan[k]`` on this process."""
+        """Sample ids of this epoch's batches: ``plan[k]`` on this rank."""
         return self._selector.plan
 
     @property
     def trained_ids(self) -> Tensor:
-        """Ids of the samples trained on in this epoch so far, with repeats, over all processes."""
+        """Ids of the samples trained on in this epoch so far, with repeats, over all ranks."""
         return self._selector.trained_ids()
 
     @property
     def importance_weights(self) -> Tensor | None:
-        """What each sample of the current batch on this process must count to undo its P, (b,) float32.
+        """What each sample of the current batch on this rank must count to undo its P, (b,) float32.
 
         1/(nP) in selected epochs (or its annealed power), 1 in plain ones; None where no batch is trained on. For use
         by hand in ``training_step``, with ``unbiased=False``; exact with ``replacement="systematic"`` or ``"full"``.
@@ -396,7 +396,7 @@ class BatchSelection(Callback):
 
     @property
     def times_drawn(self) -> Tensor | None:
-        """How often each sample was trained on so far, (n,) int32, over all processes, warm-up included.
+        """How often each sample was trained on so far, (n,) int32, over all ranks, warm-up included.
 
         None before the first fit, and after a resume from a checkpoint of release 0.1.0, which does not say.
         """
@@ -432,7 +432,7 @@ class BatchSelection(Callback):
         * ``latest_loss``: binary cross-entropy of its latest prediction, the mean over the labels, if these are known.
         * ``labels``: names of its true labels (numbers where there are no names), joined by ``"; "``.
 
-        With ``memory="sharded"``, what is measured from predictions is NaN for the samples of other processes.
+        With ``memory="sharded"``, what is measured from predictions is NaN for the samples of other ranks.
 
         ``to_frame("labels")`` tells which labels were drawn, one row per label, warm-up included:
 

@@ -69,7 +69,7 @@ def correlation_of_chunks(
         bins: Number of bins (τ).
         log_base: Base of the logarithm.
         memory: Bytes to use beside C and the chunks.
-        total: Adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
+        total: Adds the counts of all ranks where each has chunks of its own; C is then that of all chunks.
 
     Returns:
         C, (q, q) float64.

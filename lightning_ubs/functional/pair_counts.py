@@ -73,7 +73,7 @@ def count_pairs(
         num_labels: Number of labels q.
         bins: Number of bins (τ).
         memory: Bytes that counting may use; what it bounds is the number of labels counted in one pass.
-        total: Adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
+        total: Adds the counts of all ranks, each of which has chunks of its own, the first one perhaps empty.
     """
     exact = torch.float64 if num_samples > EXACT_SINGLE else torch.float32
     # Counts are there up to three times while they are added up.
@@ -231,7 +231,7 @@ class _Counter:
             self._since += len(part)
 
     def pairs(self, margin: Tensor | None, total: Total) -> Iterator[PairCounts]:
-        """What was counted by all processes; without a ``margin``, the diagonals of all blocks hold it."""
+        """What was counted by all ranks; without a ``margin``, the diagonals of all blocks hold it."""
         counted = [total(block) for block in self._sums()]
         if margin is None:
             # A bin always occurs together with itself.

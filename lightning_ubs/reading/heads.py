@@ -234,7 +234,7 @@ class BackwardPass:
 
     Args:
         loss: The loss, before its backward pass.
-        rows: Number of samples of this process.
+        rows: Number of samples of this rank.
         label_sets: Labels of these samples, the surest first.
         watched: What modules returned.
         number: Number of the backward pass within the step.

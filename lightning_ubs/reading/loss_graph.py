@@ -173,7 +173,7 @@ class LossGraph:
 
     Args:
         loss: The loss, before its backward pass.
-        rows: Number of samples of this process.
+        rows: Number of samples of this rank.
     """
 
     def __init__(self, loss: Tensor, rows: int) -> None:

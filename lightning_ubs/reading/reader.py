@@ -157,7 +157,7 @@ class StepReader:
 
         Args:
             loss: The loss.
-            rows: Number of samples of this process.
+            rows: Number of samples of this rank.
             batch: The batch, which may show labels.
             planned: Ids of these samples.
             check: Look at all of its heads, and see whether what is read is still proven.
@@ -217,7 +217,7 @@ class StepReader:
         return tuple(one for one in targets if not one.is_floating_point() or bool(one.isfinite().any()))
 
     def read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Reading | None:
-        """Read batch ``k`` of the plan on all processes; None while it is not yet clear where."""
+        """Read batch ``k`` of the plan on all ranks; None while it is not yet clear where."""
         search, rows = self._search, self._rows or plan.rank_size(k)
         if self._watches:
             self._watch.stop()
@@ -446,7 +446,7 @@ class StepReader:
 
 
 def _gathered(raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int) -> tuple[Tensor, Tensor | None]:
-    """Predictions and labels of batch ``k`` from all processes."""
+    """Predictions and labels of batch ``k`` from all ranks."""
     if plan.layout.world_size == 1:
         return raw, targets
     sizes = plan.rank_sizes(k)

@@ -1,4 +1,4 @@
-"""What users are told when it is not clear what a step predicted: what was seen, and the ways out."""
+"""What is reported when it is not clear what a step predicted: what was seen, and hints."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def nothing_found(
     """Refusal that says what was seen; where everything has another number of rows, that number is what is wrong.
 
     Args:
-        rows: Number of samples of this process.
+        rows: Number of samples of this rank.
         labels: Number of labels, if it is known.
         heads: What may be predictions of something else.
         unfitting: Shapes of what in the loss has no row per sample.

@@ -131,7 +131,7 @@ class Search:
 
         Args:
             groups: Groups of this step.
-            rows: Number of samples of this process.
+            rows: Number of samples of this rank.
 
         Raises:
             SelectionError: If it cannot be told which.

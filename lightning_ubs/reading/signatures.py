@@ -237,7 +237,7 @@ class LabelMemory:
         self._table[ids] = torch.where(known, expected, found)
 
     def share(self) -> bool:
-        """Let each process know what all saw, whether all saw enough; every process calls this at the same time."""
+        """Let each rank know what all saw, whether all saw enough; every rank calls this at the same time."""
         self.settle()
         seen = gather_objects(None if self._counts is None else self._counts.tolist())
         if self._table is None or any(counts is None for counts in seen):

@@ -159,7 +159,7 @@ class IdVerification:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
 
         It is unlike what the batch shows as its labels, and either stands beside them in the batch, or is no part of
-        the dataset's items at all. All processes decide alike.
+        the dataset's items at all. All ranks decide alike.
 
         Returns:
             The dataset's labels as they are known then, if they are others than before.
@@ -277,7 +277,7 @@ class IdVerification:
             self.drop_step()
 
     def end_epoch(self) -> None:
-        """Stop where samples have other labels than at their first visit; every process calls this at the same time."""
+        """Stop where samples have other labels than at their first visit; every rank calls this at the same time."""
         if self._ids is False:
             return
         self._check_rows()
@@ -310,7 +310,7 @@ class IdVerification:
             )
 
     def _check_doubts(self) -> None:
-        """What one process is sure of, or all of them together are, holds for all."""
+        """What one rank is sure of, or all of them together are, holds for all."""
         if world_size() > 1:
             told = gather_objects((self._doubtful, self._are_changed))
             counts = [one for one, _ in told if one is not None]
@@ -356,7 +356,7 @@ class IdVerification:
 
     @contextmanager
     def _together(self, warns_first: bool = False) -> Iterator[None]:
-        """Let what one process refuses stop all of them, so that none waits for it for ever; or warn once before."""
+        """Let what one rank refuses stop all of them, so that none waits for it for ever; or warn once before."""
         refusal: SelectionError | None = None
         try:
             yield

@@ -25,7 +25,7 @@ class EvaluationPass:
 
     **What it does.** The training set is read in order with the train loader's collate function, the module is in
     evaluation mode, no gradient is computed, and training mode and random numbers are afterwards what they were before.
-    Each process predicts its share. What training steps predict is then not learned from.
+    Each rank predicts its share. What training steps predict is then not learned from.
 
     **When to use it.** Where predictions of the same sample, made by ever other weights and with dropout on, are too
     noisy a measure, or where ``epoch_size`` is so small that most samples would be judged by old predictions.
@@ -67,7 +67,7 @@ class EvaluationPass:
     def batches(
         self, trainer: Trainer, loader: DataLoader[Any], plan: EpochPlan, seed: int, tells_kind: Callable[[], bool]
     ) -> Iterator[tuple[int, Any, list[Any]]]:
-        """(number, batch, its ``mc_samples`` predictions) of every batch of ``plan`` on this process.
+        """(number, batch, its ``mc_samples`` predictions) of every batch of ``plan`` on this rank.
 
         Args:
             trainer: The trainer whose module predicts.

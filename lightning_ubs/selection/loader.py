@@ -59,7 +59,7 @@ class SelectionSampler(DistributedSampler[int]):
 
     The callback puts one into the train loader. It may also be built by hand,
     ``DataLoader(data, batch_size=64, sampler=SelectionSampler(data))``; the callback then finds it. Without a
-    callback it shuffles, each process taking its share.
+    callback it shuffles, each rank taking its share.
 
     Reading it changes nothing: anyone may iterate it at any time.
 

@@ -189,7 +189,7 @@ def chosen_memory(memory: Memory, strategy: Strategy) -> Memory:
 
 
 def shard_of(memory: Memory, layout: BatchLayout, device: torch.device) -> Shard:
-    """The samples whose rows this process keeps; ``device`` is where processes talk."""
+    """The samples whose rows this rank keeps; ``device`` is where processes talk."""
     if memory == "replicated":
         return Shard(layout.num_samples)
     return Shard(layout.num_samples, layout.rank, layout.world_size, device)

@@ -174,7 +174,7 @@ class BlockPlan(EpochPlan):
         return self._num_draws
 
     def global_batch(self, batch: int) -> Tensor:
-        """Ids of batch ``batch`` over all processes."""
+        """Ids of batch ``batch`` over all ranks."""
         batch = self._checked(batch)
         if self._per_rank:
             return torch.cat([self.rank_batch(batch, rank) for rank in range(self.layout.world_size)])
@@ -200,7 +200,7 @@ class BlockPlan(EpochPlan):
         return torch.cat(parts) if parts else self._between(0, 0)
 
     def ids_of(self, batches: Tensor) -> Tensor:
-        """Ids, over all processes, of the batches where the (batches,) mask is true."""
+        """Ids, over all ranks, of the batches where the (batches,) mask is true."""
         chosen = [self.global_batch(batch) for batch in batches.nonzero().flatten().tolist()]
         return torch.cat(chosen) if chosen else self._between(0, 0)
 

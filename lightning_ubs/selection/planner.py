@@ -350,7 +350,7 @@ class Selector:
         self._batches_done = batch + 1
 
     def trained_ids(self) -> Tensor:
-        """Ids of all samples trained on in this epoch so far, with repeats, over all processes."""
+        """Ids of all samples trained on in this epoch so far, with repeats, over all ranks."""
         if self.plan is None:
             return torch.empty(0, dtype=torch.int64)
         if all(self._trained):

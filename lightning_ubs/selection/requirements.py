@@ -222,7 +222,7 @@ def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Te
 
 
 def process_rank(trainer: Trainer) -> tuple[int, int]:
-    """(rank, number of processes) among which batches are divided."""
+    """(rank, number of ranks) among which batches are divided."""
     kwargs = trainer.distributed_sampler_kwargs or {"num_replicas": 1, "rank": 0}
     rank, world = int(kwargs["rank"]), int(kwargs["num_replicas"])
     if world != trainer.world_size or (world > 1 and not dist.is_initialized()):

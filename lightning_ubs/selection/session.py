@@ -94,7 +94,7 @@ class Phase(Enum):
 class FitSession:
     """Connection of a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
 
-    Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every process runs;
+    Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every rank runs;
     reading the loader only reads it.
 
     A checkpoint is stored by :meth:`load`, restored when the dataset is known, and compared with this run once, at the
@@ -188,7 +188,7 @@ class FitSession:
         return self.selector.plan
 
     def prepare(self) -> EpochPlan:
-        """Make the plan of the trainer's epoch; every process does so at the same time."""
+        """Make the plan of the trainer's epoch; every rank does so at the same time."""
         epoch = self.trainer.current_epoch
         if not self.selector.is_measured(epoch):
             self._check_size()

@@ -260,7 +260,7 @@ class TrainingSteps:
 
     @property
     def importance_weights(self) -> Tensor | None:
-        """1/(nP) of the samples of the current batch on this process, (b,) float32; None where there is none."""
+        """1/(nP) of the samples of the current batch on this rank, (b,) float32; None where there is none."""
         if self._current is None or self._module is None:
             return None
         plan, k, _ = self._current
@@ -314,7 +314,7 @@ class SampleWeights:
         return self._of_plan[1]
 
     def of_batch(self, plan: EpochPlan, batch: int) -> Tensor:
-        """Weights of the samples of batch ``batch`` on this process, (b,) float64 on the CPU."""
+        """Weights of the samples of batch ``batch`` on this rank, (b,) float64 on the CPU."""
         return self.of_plan(plan)[plan[batch]]
 
     def _of_epoch(self, epoch: int) -> Tensor:

@@ -29,7 +29,7 @@ class TrainingSet:
         labels: (n, q) label matrix, if the strategy needs ``"labels"``; or (n,) class ids, if it takes them.
         features: (n, d) feature matrix, if it needs ``"features"``.
         history_dtype: How predictions should be kept.
-        shard: Whose rows this process keeps; None for those of all samples.
+        shard: Whose rows this rank keeps; None for those of all samples.
     """
 
     num_samples: int
@@ -61,7 +61,7 @@ class EpochRequest:
         epoch: Counted from 0.
         seed: Seed for all sampling.
         num_samples: Number of samples n.
-        batch_size: Samples in a batch of all processes together.
+        batch_size: Samples in a batch of all ranks together.
         count: Samples in the epoch if its last batch may be short.
         full_count: Samples in the epoch if its last batch is full.
         first: Where the epoch begins in the sequence of all shuffled passes.
@@ -119,7 +119,7 @@ class Strategy(ABC):
             at the start the ``"labels"`` or ``"features"`` of all samples. An empty set works with any module.
         num_samples: Number of samples n, known from :meth:`reset` on.
         history_dtype: How predictions should be kept, known from :meth:`reset` on.
-        shard: Whose rows this process keeps, known from :meth:`reset` on; those of all samples unless
+        shard: Whose rows this rank keeps, known from :meth:`reset` on; those of all samples unless
             ``BatchSelection(memory="sharded")`` divides them among processes.
         measured: The latest :class:`Measurement`.
     """
