@@ -1,4 +1,4 @@
-"""What the arguments of the callback mean: what the user says, or else what the strategy brings."""
+"""What the arguments of the callback mean: what the user passed, or else the strategy's own values."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replace
 
 
 def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Replacement) -> Unbiased:
-    """How far gradients are weighed against P."""
+    """How far gradients are reweighted against P."""
     unbiased = strategy.default_unbiased if given is None else given
     check_choice("unbiased", unbiased, (True, False, "annealed", "predictions"))
     if unbiased and replacement not in _EXACT:
@@ -195,7 +195,7 @@ def chosen_memory(memory: Memory, strategy: Strategy) -> Memory:
 
 
 def shard_of(memory: Memory, layout: BatchLayout, device: torch.device) -> Shard:
-    """The samples whose rows this process keeps; ``device`` is where processes talk."""
+    """The samples whose rows this rank keeps; ``device`` is where processes talk."""
     if memory == "replicated":
         return Shard(layout.num_samples)
     return Shard(layout.num_samples, layout.rank, layout.world_size, device)
