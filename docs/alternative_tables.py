@@ -198,23 +198,24 @@ def levels(store: str) -> str:
 
 
 def run_there(store: str) -> str:
-    """Which losses and methods were trained on each set, and on how many folds."""
+    """Which losses and methods were trained on which sets, and on how many folds."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     folds: dict[str, set[int]] = defaultdict(set)
     for (loss, method), runs in trained(store).items():
         for data in dict.fromkeys(data for data, _ in runs):
             found[data][loss].append(method)
             folds[data] |= {fold for where, fold in runs if where == data}
-    rows = []
+    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for data in _sets(found):
-        alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        by_methods: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for loss in LOSSES:
             if loss in found[data]:
-                alike[tuple(method for method in METHODS if method in found[data][loss])].append(LOSSES[loss])
-        for methods, losses in alike.items():
+                by_methods[tuple(method for method in METHODS if method in found[data][loss])].append(LOSSES[loss])
+        for methods, losses in by_methods.items():
             told = "all" if methods == METHODS else ", ".join(NAMES.get(method, method) for method in methods)
-            rows.append([data, "all" if len(losses) == len(LOSSES) else ", ".join(losses), told, str(len(folds[data]))])
-    return table(["set", "losses", "methods", "folds"], rows)
+            alike["all" if len(losses) == len(LOSSES) else ", ".join(losses), told, str(len(folds[data]))].append(data)
+    rows = [[", ".join(sets), *cells] for cells, sets in alike.items()]
+    return table(["sets", "losses", "methods", "folds"], rows)
 
 
 def losses_compared() -> Compared:

@@ -29,7 +29,7 @@ class LossBias(Strategy):
     needs = frozenset({"predictions", "targets"})
 
     def reset(self, data: TrainingSet) -> None:
-        """Start without any loss; one spare row takes what must not be remembered."""
+        """Start without any loss; one spare row takes what must not be kept."""
         super().reset(data)
         self.loss = spare_row_zeros(data.num_samples)
 

@@ -18,7 +18,7 @@ from lightning_ubs.data import MultiLabelDataModule
 
 
 class FocalNet(L.LightningModule):
-    """A focal loss per sample, weighed before its mean is taken."""
+    """A focal loss per sample, weighted before its mean is taken."""
 
     def __init__(self, selection: BatchSelection) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Resume: a training that stops in the middle of an epoch goes on with exactly the samples it would have drawn.
+"""Resume: a training that stops in the middle of an epoch continues with exactly the samples it would have drawn.
 
 Run it with ``python examples/resume.py [--fast]``; it needs ``pip install -e ".[experiments]"``.
 """

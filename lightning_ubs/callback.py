@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class BatchSelection(Callback):
-    """Chooses which samples the next mini-batches contain while a multi-label model trains.
+    """Selection of the samples in the next mini-batches while a multi-label model trains.
 
     Attach it to a Trainer; module and dataset stay as they are. Warm-up epochs are shuffled passes. From then on, each
     epoch's batches are drawn at its start from probabilities that the strategy derives from the predictions so far.
@@ -65,10 +65,10 @@ class BatchSelection(Callback):
         seed: Seed for all sampling. Global random state is only touched where a resume restores it.
         start_epoch: First selected epoch, counted from 0, instead of ``warmup_epochs``.
         end_epoch: Epoch, or share of all epochs as a float up to 1, from which the pressure is 1, or epochs are plain
-            where the strategy has no falling pressure; by default what the strategy brings, else the last.
+            where the strategy has no falling pressure; defaults to the strategy's own value, or to the last.
         replacement: ``"systematic"`` draws each sample as often as P says, rounded up or down, ``"batch"`` without
-            repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. By default
-            what the strategy brings, else ``"systematic"``.
+            repeats inside a batch, ``"none"`` without repeats in an epoch, ``"full"`` with repeats anywhere. Defaults
+            to the strategy's own way, or to ``"systematic"``.
         epoch_size: Samples per epoch, as a share in (0, 1] or a number; defaults to the strategy's own value, or
             to all samples. Every epoch has the same number of batches. Warm-up epochs continue through one shuffled
             pass.
@@ -93,8 +93,8 @@ class BatchSelection(Callback):
             function ``(batch) -> ids``; None for the labels, where the dataset shows them; False for nothing.
         refresh: An :class:`EvaluationPass` predicts all samples at the start of each epoch, instead of what training
             steps predict.
-        history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for remembered
-            predictions.
+        history_dtype: ``"float32"`` (default), ``"float16"``, ``"bfloat16"`` or ``"uint8"`` (255 steps) for the
+            history of predictions.
         device: Where they are kept; the module's device by default.
         memory: With several ranks, ``"replicated"`` keeps the full per-sample history on every rank, ``"sharded"``
             divides it among them; the same samples are selected.
@@ -264,12 +264,12 @@ class BatchSelection(Callback):
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Read predictions and targets from the loss's graph, and weigh its rows."""
+        """Read predictions and targets from the loss's graph, and reweight its rows."""
         self._steps.before_backward(loss)
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop weighing rows."""
+        """Stop reweighting rows."""
         self._steps.after_backward()
 
     @override
@@ -344,7 +344,7 @@ class BatchSelection(Callback):
         return measured.uncertainty
 
     def settle(self) -> None:
-        """Let the strategy learn what all steps so far have shown: it learns several of them together.
+        """Update the strategy with all steps so far: several of them are buffered and passed to it together.
 
         Everything here does so by itself. Call it before you read :attr:`strategy` in the middle of an epoch.
         """
@@ -362,7 +362,7 @@ class BatchSelection(Callback):
 
     @property
     def weights(self) -> Tensor | None:
-        """w, (n,) in [0, 1], at the start of this epoch."""
+        """Weights w (n,) in [0, 1] at the start of this epoch."""
         return self.strategy.measured.weights
 
     @property
@@ -377,17 +377,17 @@ class BatchSelection(Callback):
 
     @property
     def plan(self) -> EpochPlan | None:
-        """Sample ids of this epoch's batches: ``plan[k]`` on this process."""
+        """Sample ids of this epoch's batches: ``plan[k]`` on this rank."""
         return self._selector.plan
 
     @property
     def trained_ids(self) -> Tensor:
-        """Ids of the samples trained on in this epoch so far, with repeats, over all processes."""
+        """Ids of the samples trained on in this epoch so far, with repeats, over all ranks."""
         return self._selector.trained_ids()
 
     @property
     def importance_weights(self) -> Tensor | None:
-        """What each sample of the current batch on this process must count to undo its P, (b,) float32.
+        """What each sample of the current batch on this rank must count to undo its P, (b,) float32.
 
         1/(nP) in selected epochs (or its annealed power), 1 in plain ones; None where no batch is trained on. For use
         by hand in ``training_step``, with ``unbiased=False``; exact with ``replacement="systematic"`` or ``"full"``.
@@ -396,7 +396,7 @@ class BatchSelection(Callback):
 
     @property
     def times_drawn(self) -> Tensor | None:
-        """How often each sample was trained on so far, (n,) int32, over all processes, warm-up included.
+        """How often each sample was trained on so far, (n,) int32, over all ranks, warm-up included.
 
         None before the first fit, and after a resume from a checkpoint of release 0.1.0, which does not say.
         """
@@ -414,7 +414,7 @@ class BatchSelection(Callback):
         ``memory="sharded"`` it has the rows of the samples :attr:`kept_ids`.
 
         Raises:
-            SelectionError: before the first prediction, or with a strategy that keeps no window of predictions.
+            SelectionError: Before the first prediction, or with a strategy that keeps no window of predictions.
         """
         return frame.history(self)
 
@@ -432,7 +432,7 @@ class BatchSelection(Callback):
         * ``latest_loss``: binary cross-entropy of its latest prediction, the mean over the labels, if these are known.
         * ``labels``: names of its true labels (numbers where there are no names), joined by ``"; "``.
 
-        With ``memory="sharded"``, what is measured from predictions is NaN for the samples of other processes.
+        With ``memory="sharded"``, what is measured from predictions is NaN for the samples of other ranks.
 
         ``to_frame("labels")`` tells which labels were drawn, one row per label, warm-up included:
 
@@ -450,7 +450,7 @@ class BatchSelection(Callback):
             rows: ``"samples"`` or ``"labels"``.
 
         Raises:
-            SelectionError: before the first fit, or where the labels are asked for and not known.
+            SelectionError: Before the first fit, or where the labels are asked for and not known.
         """
         check_choice("rows", rows, ("samples", "labels"))
         return frame.to_frame(self) if rows == "samples" else frame.to_label_frame(self)
@@ -459,10 +459,10 @@ class BatchSelection(Callback):
         """A scatter plot of the samples: mean uncertainty over fluctuation, colored by the times drawn.
 
         Args:
-            label: show only the samples that have this label, by its name or number.
+            label: Show only the samples that have this label, by its name or number.
 
         Raises:
-            SelectionError: before the first measurement, or with a strategy that has no window of predictions.
+            SelectionError: Before the first measurement, or with a strategy that has no window of predictions.
         """
         return frame.plot_data_map(self, label)
 
@@ -484,16 +484,16 @@ class BatchSelection(Callback):
         The distinct share is the expected one.
 
         Args:
-            max_epochs: epochs of the training.
-            n: training samples.
-            batch_size: of all processes together; 64 before a fit.
-            weights: w (n,) to suppose instead, such as ``selection.weights`` of an earlier training.
+            max_epochs: Number of epochs of the training.
+            n: Number of training samples.
+            batch_size: Samples per batch on all ranks together; 64 before a fit.
+            weights: Weights w (n,) to suppose instead, such as ``selection.weights`` of an earlier training.
         """
         return outlook.plot_schedule(self, max_epochs, n, batch_size, weights)
 
     @property
     def last_fit(self) -> outlook.LastFit | None:
-        """What the present or the previous fit told of its length; None before it."""
+        """What the present or the previous fit reported of its length; None before it."""
         selector = self._selector
         if selector.layout is None or selector.max_epochs is None:
             return None
@@ -515,10 +515,10 @@ class BatchSelection(Callback):
         easier to find than the mistakes of people.
 
         Args:
-            top: how many pairs, as a number or as a share below 1 of all pairs.
+            top: How many pairs, as a number or as a share below 1 of all pairs.
 
         Raises:
-            SelectionError: if the labels are not known, or the strategy keeps no history of predictions.
+            SelectionError: If the labels are not known, or the strategy keeps no history of predictions.
         """
         return frame.suspicious_labels(self, top)
 

@@ -44,7 +44,7 @@ _TYPED: ContextVar[str] = ContextVar("typed", default="")  # the whole command, 
 
 
 class Stopped(BaseException):
-    """Carries an error past Hydra, which would announce it in its own words."""
+    """Carrier of an error past Hydra, which would announce it in its own words."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)

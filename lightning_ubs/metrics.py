@@ -73,7 +73,7 @@ def _pairs_not_below(scores: Tensor, positive: Tensor) -> Tensor:
 
 
 class _ScoreMetric(Metric):
-    """Keeps every score, because the metric compares samples of different batches."""
+    """Metric that keeps every score, because it compares samples of different batches."""
 
     is_differentiable = False
     higher_is_better = True

@@ -127,7 +127,7 @@ def span(seconds: float) -> str:
 
 
 def to_stdout() -> Say:
-    """Writes lines to what is standard output now; a run in this process may send its own output elsewhere."""
+    """Write lines to what is standard output now; a run in this process may send its own output elsewhere."""
     stream = sys.stdout
 
     def say(text: str) -> None:

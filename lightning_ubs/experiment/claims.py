@@ -16,7 +16,7 @@ class Claim:
     """A run that this process owns.
 
     Attributes:
-        key: Of the run.
+        key: Key of the run.
         folder: For its log and checkpoints; nobody else uses it while the claim is held.
         tries: How often this grid has begun the run, this time included.
     """

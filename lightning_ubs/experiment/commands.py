@@ -173,7 +173,7 @@ def _executed(run: Run, folder: Path, store: ResultsStore | None, say: Callable[
 
 
 def _names(config: dict[str, Any], choices: Any) -> Names:
-    """Groups of the user's own are called as they were chosen."""
+    """Names of groups: the user's own are called as they were chosen."""
     own = {group: str(choices.get(group)) if target_of(config[group]) else None for group in ("data", "model")}
     return Names(own["data"], own["model"])
 

@@ -31,7 +31,7 @@ def complete(line: str, commands: Sequence[str], ask: Ask) -> list[str]:
 
     Args:
         line: What has been typed, the program's name first.
-        commands: Of the program.
+        commands: Commands of the program.
         ask: Lets Hydra print what it offers for a command and a line.
     """
     _, *words = line.split(" ")

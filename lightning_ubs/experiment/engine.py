@@ -129,7 +129,7 @@ def _end_with(parent: int) -> None:
 
 
 class _Raised(Exception):
-    """Carries what the function raised past the engine, whose own errors are of any type."""
+    """Carrier of what the function raised past the engine, whose own errors are of any type."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)

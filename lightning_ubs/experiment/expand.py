@@ -266,7 +266,7 @@ def _combinations(run: Mapping[str, Any], swept: Mapping[str, Sequence[Any]]) ->
 def _names(
     config: Mapping[str, Any], chosen: Mapping[str, Any], values: Mapping[str, Any], swept: Mapping[str, Sequence[Any]]
 ) -> Names:
-    """Choices of the user's own are called as they were chosen; what tells the runs of a sweep apart is added."""
+    """Names of choices: the user's own are called as chosen; what tells the runs of a sweep apart is added."""
     added: dict[str, list[str]] = {group: [] for group in _GROUPS}
     for key, value in values.items():
         head, _, last = key.partition(".")

@@ -42,8 +42,8 @@ def plan_from_objects(
     Args:
         module: Makes a model, or several that do by the name to display.
         data: Makes the data.
-        selections: By name.
-        pairs: Of fold and seed.
+        selections: Selections by name.
+        pairs: Pairs of fold and seed.
         trainer: Arguments of the trainer.
         monitored: The logged value that decides the best epoch, and its mode.
         trace: Whether to keep what became of each sample.

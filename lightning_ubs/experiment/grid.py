@@ -107,7 +107,7 @@ def _watched(
 
     Args:
         store: To watch.
-        keys: Of the runs that are not there yet.
+        keys: Keys of the runs that are not there yet.
         total: Runs of the grid.
         known: Those that were done before.
         jobs: Runs at a time.

@@ -18,7 +18,7 @@ _RUN_KEY = re.compile(r"(data|model|selection|trainer)\..+")
 
 
 def train_overrides(arguments: Sequence[str]) -> list[str]:
-    """Datasets are known in any case and by the paper's names; any argument of a Trainer is a key of ``trainer``.
+    """Overrides of ``train``: datasets in any case and by the paper's names, arguments of a Trainer under ``trainer``.
 
     >>> train_overrides(["data=Yahoo-Arts", "trainer.max_epochs=3", "trainer.limit_train_batches=2"])
     ['data=yahoo-Arts1', 'trainer.max_epochs=3', '++trainer.limit_train_batches=2']
@@ -27,7 +27,7 @@ def train_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def compare_overrides(arguments: Sequence[str]) -> list[str]:
-    """Keys of the grid are written without ``grid.``, and keys of ``train`` as ``train`` has them.
+    """Overrides of ``compare``: keys of the grid without ``grid.``, and keys of ``train`` as ``train`` has them.
 
     >>> compare_overrides(["data=[yeast,scene]", "seed=0,1", "selection.lambda1=0.5,0.6", "jobs=2"])
     ['grid.data=[yeast,scene]', 'grid.seed=[0,1]', '++sweep.selection.lambda1=[0.5,0.6]', 'jobs=2']
@@ -77,7 +77,7 @@ def _for_grid(argument: str) -> str:
 
 
 def _for_trainer(argument: str) -> str:
-    """Hydra adds a key that a group does not list only if it is told to."""
+    """Force a key that a group does not list, which Hydra adds only on request."""
     key = argument.partition("=")[0]
     if not key.startswith("trainer.") or key in _listed_trainer_keys():
         return argument

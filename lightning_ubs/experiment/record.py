@@ -99,11 +99,11 @@ class RunRecord(RunIdentity):
         curves: One value per epoch under each name, None where there is none: ``epoch``, ``train_loss``, the name in
             ``monitor``, ``epoch_seconds`` (training and selection, no validation), ``selection_seconds`` (contained in
             it), ``samples`` (trained on in that epoch), ``pressure``, ``effective_sample_size``, ``correlation_drift``.
-        seconds: Of the whole run; None if it failed.
+        seconds: Seconds of the whole run; None if it failed.
         shape: ``n`` training samples, ``d`` features, ``q`` labels, ``batches`` per epoch and ``val`` validation
             samples, as far as known.
         warnings: Sentences about this run that a reader of its result must see.
-        versions: Of lightning_ubs, torch, lightning and python; and the machine.
+        versions: Versions of lightning_ubs, torch, lightning and python; and the machine.
         started: Time in ISO format.
         trace: Whether the store holds the arrays of this run.
         split: Digest of the training targets, which tells splits of the data apart; empty if unknown.

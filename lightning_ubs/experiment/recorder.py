@@ -49,7 +49,7 @@ _STATE = (
 
 
 class Recorder(Callback):
-    """Keeps what the figures of the report need, in any Trainer: curves over the epochs, and sums per sample.
+    """Record of what the figures of the report need, in any Trainer: curves over the epochs, and sums per sample.
 
     It must stand before ``selection`` in the list. After the training, :meth:`save` adds it to a results folder, of
     which ``lightning-ubs report FOLDER`` makes a page::

@@ -42,7 +42,7 @@ def batch_selection(
         strategy: Key of a method of this package, such as ``"ubs"``.
         name: In results; not used here.
         label: To display; not used here.
-        variant: Of an ablation; not used here.
+        variant: Name of an ablation's variant; not used here.
         of: Label of the method that this is the control of: its probabilities are dealt to random samples.
         settings: Arguments of the strategy and of :class:`BatchSelection`, side by side.
 
@@ -102,7 +102,7 @@ def described(label: str, selection: Selection) -> dict[str, Any]:
 
 
 def _settings_of_callback(callback: BatchSelection) -> dict[str, Any]:
-    """What the callback is told besides its strategy; of most arguments only what is not their default."""
+    """What is passed to the callback besides its strategy; of most arguments only what is not their default."""
     told = {name: getattr(callback, name) for name in _TOLD if _is_plain(getattr(callback, name, ...))}
     if isinstance(callback.epoch_size, EpochSize):
         told["epoch_size"] = repr(callback.epoch_size)

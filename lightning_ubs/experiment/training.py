@@ -179,7 +179,7 @@ def _refusal(error: Exception, settings: Mapping[str, Any]) -> str:
 
 
 class _BestEpoch(ModelCheckpoint):
-    """Keeps the best epoch, beside any ModelCheckpoint that the user's settings bring."""
+    """Checkpoint of the best epoch, beside any ModelCheckpoint that the user's settings bring."""
 
     @property
     @override
@@ -189,7 +189,7 @@ class _BestEpoch(ModelCheckpoint):
 
 
 class _SizeCheck(Callback):
-    """Refuses data of another length than those of the runs that this one is paired with."""
+    """Refusal of data of another length than those of the runs that this one is paired with."""
 
     def __init__(self, samples: int | None) -> None:
         self.samples = samples

@@ -17,7 +17,7 @@ _COLLISIONS = 0.25
 
 
 class IndependentDraws:
-    """Draws ids with replacement by inverting the float64 cumulative sum of P.
+    """Ids drawn with replacement by inverting the float64 cumulative sum of P.
 
     Looking up random numbers in a long table misses the cache every time. So the numbers are made in ascending order
     (sums of exponential gaps, divided by the last, are sorted uniform numbers), looked up in one sweep, and
@@ -53,7 +53,7 @@ class IndependentDraws:
 
 
 class DistinctBatches:
-    r"""Draws batches without replacement inside each, in O(n + m log b) for m draws and any P.
+    r"""Batches drawn without replacement inside each, in O(n + m log b) for m draws and any P.
 
     Let sample i arrive at the times of a Poisson process of rate :math:`P_i`. The order of first arrivals is that of
     drawing one after the other without replacement. A batch needs the first b of them:
@@ -68,7 +68,7 @@ class DistinctBatches:
 
     Args:
         probabilities: P, (n,) float64, at least ``size`` of them positive, not necessarily normalized.
-        size: b, samples in a batch.
+        size: Samples in a batch (b).
 
     >>> DistinctBatches(torch.tensor([0.9, 0.1, 0.0]).double(), 2)(1, torch.Generator().manual_seed(0)).sort().values
     tensor([[0, 1]])

@@ -37,11 +37,11 @@ class BlockedEpoch:
             for a shuffled pass, in which every sample comes once.
         bounds: (blocks + 1,) ascending int64, from 0 to n: block j holds the samples ``bounds[j]`` to
             ``bounds[j + 1] - 1``.
-        window: blocks that are open at a time.
-        num_draws: m, samples in the epoch; n for a shuffled pass.
-        batch_size: samples per batch, for dealing copies.
-        key: of all randomness.
-        kept_windows: windows that are kept.
+        window: Blocks that are open at a time.
+        num_draws: Samples in the epoch (m); n for a shuffled pass.
+        batch_size: Samples per batch, for dealing copies.
+        key: Seeds all randomness.
+        kept_windows: Windows that are kept.
 
     >>> epoch = BlockedEpoch(torch.tensor([0.5, 0.3, 0.2, 0.0]).double(), np.array([0, 2, 4]), 1, 10, 5, key=0)
     >>> epoch.ids(0, 10).bincount(minlength=4).tolist(), epoch.num_windows
@@ -177,10 +177,10 @@ def dealt(copies: Integers, taken: int, batch_size: int, generator: Generator) -
     have their share.
 
     Args:
-        copies: ids, copies of one next to each other.
-        taken: places of the first batch that are filled already.
-        batch_size: places of a batch.
-        generator: decides the order of batches.
+        copies: Ids, copies of one next to each other.
+        taken: Places of the first batch that are filled already.
+        batch_size: Places of a batch.
+        generator: Decides the order of batches.
 
     >>> ids = dealt(np.array([7, 7, 7, 1, 2, 3]), 0, 2, Generator().manual_seed(0))
     >>> sorted(sorted(batch) for batch in ids.reshape(3, 2).tolist())

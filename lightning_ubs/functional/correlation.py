@@ -64,12 +64,12 @@ def correlation_of_chunks(
 
     Args:
         chunks: Gives the chunks of U, each (rows, q); called once per pass over the samples.
-        num_samples: n.
-        num_labels: q.
+        num_samples: Number of samples n.
+        num_labels: Number of labels q.
         bins: Number of bins (τ).
         log_base: Base of the logarithm.
         memory: Bytes to use beside C and the chunks.
-        total: Adds the counts of all processes where each has chunks of its own; C is then that of all chunks.
+        total: Adds the counts of all ranks where each has chunks of its own; C is then that of all chunks.
 
     Returns:
         C, (q, q) float64.
@@ -107,7 +107,7 @@ def _mutual_information(pair: PairCounts, n: int, xlogx: _XLogX) -> Tensor:
 
 
 class _XLogX:
-    """c·log c of counts; looked up where there are more counts than possible values."""
+    """Values c·log c of counts; looked up where there are more counts than possible values."""
 
     def __init__(self, n: int) -> None:
         self._n = n

@@ -50,10 +50,10 @@ def draw_plan(
 
     Args:
         probabilities: P, (n,), non-negative, not necessarily normalized.
-        batch_size: samples in a batch.
-        num_batches: batches in the epoch.
-        generator: on the device of ``probabilities``; the only source of randomness.
-        replacement: how to draw.
+        batch_size: Samples in a batch.
+        num_batches: Batches in the epoch.
+        generator: Generator on the device of ``probabilities``; the only source of randomness.
+        replacement: How to draw.
 
     Returns:
         (num_batches, batch_size) int64 sample ids.
@@ -90,10 +90,10 @@ def draw_epoch(
 
     Args:
         probabilities: P, (n,), non-negative, not necessarily normalized.
-        batch_size: samples in every batch but the last.
-        num_draws: m, samples in the epoch.
-        generator: on the device of ``probabilities``; the only source of randomness.
-        replacement: how to draw.
+        batch_size: Samples in every batch but the last.
+        num_draws: Samples in the epoch (m).
+        generator: Generator on the device of ``probabilities``; the only source of randomness.
+        replacement: How to draw.
 
     Returns:
         (num_draws,) int64 sample ids, one batch after the other.
@@ -167,9 +167,9 @@ def expected_distinct(probabilities: Tensor, batch_size: int, num_draws: int, re
 
     Args:
         probabilities: P, (n,), summing to 1.
-        batch_size: b, in all processes together.
-        num_draws: m, samples in the epoch.
-        replacement: how samples are drawn.
+        batch_size: Samples per batch on all ranks together (b).
+        num_draws: Samples in the epoch (m).
+        replacement: How samples are drawn.
 
     >>> round(expected_distinct(torch.full((1000,), 1e-3), 100, 1000, "full"))
     632

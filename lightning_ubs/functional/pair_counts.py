@@ -69,11 +69,11 @@ def count_pairs(
 
     Args:
         chunks: Gives U in chunks of rows, each (rows, q); called once per pass over the samples.
-        num_samples: n.
-        num_labels: q.
+        num_samples: Number of samples n.
+        num_labels: Number of labels q.
         bins: Number of bins (τ).
         memory: Bytes that counting may use; what it bounds is the number of labels counted in one pass.
-        total: Adds the counts of all processes, each of which has chunks of its own, the first one perhaps empty.
+        total: Adds the counts of all ranks, each of which has chunks of its own, the first one perhaps empty.
     """
     exact = torch.float64 if num_samples > EXACT_SINGLE else torch.float32
     # Counts are there up to three times while they are added up.
@@ -166,7 +166,7 @@ def _panels(num_labels: int, k: int, memory: int) -> tuple[list[slice], list[lis
 
 
 class _Counter:
-    """Counts some blocks of labels with all later ones, in one of three ways.
+    """Counter of some blocks of labels with all later ones, in one of three ways.
 
     *By product* of one-hot bins, two of them in one number: of a block's own bins, one counts as 1 and another as 4096
     in the same column. So a sum of the product is a + 4096·b, where a and b are two counts: half as many products, and
@@ -231,7 +231,7 @@ class _Counter:
             self._since += len(part)
 
     def pairs(self, margin: Tensor | None, total: Total) -> Iterator[PairCounts]:
-        """What was counted by all processes; without a ``margin``, the diagonals of all blocks hold it."""
+        """What was counted by all ranks; without a ``margin``, the diagonals of all blocks hold it."""
         counted = [total(block) for block in self._sums()]
         if margin is None:
             # A bin always occurs together with itself.

@@ -26,9 +26,9 @@ def systematic_epoch(probabilities: Tensor, batch_size: int, num_draws: int, gen
 
     Args:
         probabilities: P, (n,) float64, non-negative with a positive sum, not necessarily normalized.
-        batch_size: samples in every batch but the last.
-        num_draws: m, samples in the epoch.
-        generator: the only source of randomness.
+        batch_size: Samples in every batch but the last.
+        num_draws: Samples in the epoch (m).
+        generator: The only source of randomness.
 
     Returns:
         (num_draws,) int64 sample ids, one batch after the other.

@@ -76,7 +76,7 @@ def label_uncertainty(history: Tensor, counts: Tensor, lambda1: float, temperatu
         history: (n, T, q), oldest first; only the last ``counts[i]`` rows of sample i are valid.
         counts: (n,) number of valid predictions.
         lambda1: Weight of the fluctuation against the entropy, in [0, 1].
-        temperature: Of the prediction whose entropy is taken; None leaves it as it is.
+        temperature: Temperature of the prediction whose entropy is taken; None leaves it as it is.
 
     Returns:
         U, (n, q) in [0, 1].
@@ -95,7 +95,7 @@ def prediction_spread(variance: Tensor, counts: Tensor) -> Tensor:
     r"""Active Bias, Eq. (2): :math:`\sqrt{v+v^2/(|H|-1)}`, 0 for fewer than two predictions.
 
     Args:
-        variance: v, (n, q), of all predictions of a sample for a label.
+        variance: Variance v (n, q) of all predictions of a sample for a label.
         counts: \|H\|, (n,).
 
     >>> prediction_spread(torch.tensor([[0.25]]), torch.tensor([2]))

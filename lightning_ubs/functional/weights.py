@@ -46,7 +46,7 @@ def sample_weights(uncertainty: Tensor, correlation: Tensor | None = None) -> Te
         correlation: C, (q, q), or None for the plain sum (ablation D).
 
     Returns:
-        w, (n,) float64 in [0, 1]; zeros if all samples weigh the same.
+        Weights w (n,), float64 in [0, 1]; zeros if all samples weigh the same.
 
     >>> sample_weights(torch.tensor([[0.1, 0.1], [0.5, 0.1], [0.5, 0.5]]))
     tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
@@ -73,8 +73,8 @@ def selection_probabilities(weights: Tensor, pressure: float, quantizer: Quantiz
     r"""Selection probabilities :math:`P_i\propto s^{-Q_i/n}` with :math:`Q_i=\lfloor(1-w_i)n\rfloor`, Eqs. (9), (10).
 
     Args:
-        weights: w, (n,) in [0, 1].
-        pressure: s_t ≥ 1; the largest probability is s_t times the smallest where w spans [0, 1].
+        weights: Weights w (n,) in [0, 1].
+        pressure: Pressure s_t ≥ 1; the largest probability is s_t times the smallest where w spans [0, 1].
         quantizer: ``"floor"`` as in the paper, ``"ceil"`` as in its released code.
 
     Returns:
@@ -157,7 +157,7 @@ def pruned_probabilities(scores: Tensor, prune: float) -> Tensor:
 
     Args:
         scores: (n,) not negative; NaN where it is not known yet, which counts as hard.
-        prune: r, the share of the easy samples that is left out.
+        prune: Share r of the easy samples that is left out.
 
     Returns:
         P, (n,) float64, positive, summing to 1.
@@ -194,7 +194,7 @@ def imbalance_weights(labels: Tensor, features: Tensor, neighbours: int = 5) -> 
     Args:
         labels: (n, q) of 0 and 1.
         features: (n, d).
-        neighbours: k, Euclidean, the sample itself left out.
+        neighbours: Number of nearest neighbors k, by Euclidean distance, the sample itself left out.
 
     Returns:
         W, (n,) float32.
@@ -233,7 +233,7 @@ def repeat_factors(labels: Tensor, threshold: float, frequency: Literal["image",
 
     Args:
         labels: (n, q) of 0 and 1 or numbers of instances, or (n,) class ids.
-        threshold: t.
+        threshold: Share of samples t below which a label is rare.
         frequency: :math:`f_j` is the share of samples with label j, or (``"instance"``) the geometric mean of it and of
             the label's share of all instances.
 
@@ -303,8 +303,8 @@ def label_hardness(losses: Tensor, flips: Tensor, form: Literal["paper", "code"]
 
     Args:
         losses: L, the latest cross-entropy of each label, any shape.
-        flips: f in [0, 1], how much its predictions change.
-        form: Of g.
+        flips: How much its predictions change, f in [0, 1].
+        form: Form of g.
 
     >>> label_hardness(torch.tensor([0.0, 100.0]), torch.tensor([0.0, 0.25]))
     tensor([0.0000, 0.7500])

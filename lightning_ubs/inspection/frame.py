@@ -59,7 +59,7 @@ class Inspected(Protocol):
         """The epoch in which each sample was last trained on."""
 
     def settle(self) -> None:
-        """Let the strategy learn what all steps so far have shown."""
+        """Update the strategy with all steps so far."""
 
 
 def to_frame(selection: Inspected) -> DataFrame:
@@ -273,7 +273,7 @@ def _number(top: int | float, known: int) -> int:
 
 
 class KnownLabels:
-    """Keeps where the labels can be read, and reads them when they are asked for.
+    """Labels that are read when they are asked for, from wherever they can be read.
 
     Of a dataset only its column of labels is kept after the training.
 

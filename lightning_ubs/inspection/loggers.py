@@ -27,7 +27,7 @@ class Pictured(Protocol):
 
 
 class SelectionImages(Callback):
-    """Adds the data map and the label correlation of a selection as images to the loggers that can show them.
+    """Images of a selection's data map and label correlation, for the loggers that can show them.
 
     These are TensorBoard, Weights & Biases and MLflow, by Lightning's own loggers. Any other logger, such as CSV, is
     left alone without a word, as are pictures that the strategy does not have. Numbers are logged by

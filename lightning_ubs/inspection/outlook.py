@@ -49,7 +49,7 @@ class LastFit:
     Attributes:
         max_epochs: Epochs that are trained.
         num_samples: Training samples.
-        batch_size: Of all processes together.
+        batch_size: Samples per batch on all ranks together.
         schedule: Which epochs are selected.
     """
 

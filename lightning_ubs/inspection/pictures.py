@@ -87,7 +87,7 @@ def plot_correlation(
 
     Args:
         matrix: The correlation C, or the difference of two, (q, q).
-        names: Of the labels; up to 24 of them are written at the axes.
+        names: Names of the labels; up to 24 of them are written at the axes.
         title: Heading of the picture.
         limits: Ends of the color scale; a negative lower end means a difference and gets diverging colors. None: from
             0 to the largest value.

@@ -41,7 +41,7 @@ def perturbation_kl(mean: Tensor, logvar: Tensor, scale: Tensor) -> Tensor:
 
 
 class DELA(MultiLabelModule):
-    """Learns which latent dimensions each label can do without, by drowning those in noise while training.
+    """Model that learns which latent dimensions each label can do without, by drowning those in noise while training.
 
     Prediction uses neither gates nor noise. ``forward`` returns probabilities.
 

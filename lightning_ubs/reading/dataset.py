@@ -125,9 +125,9 @@ class TableColumn(Column):
     """A column of a Hugging Face dataset; lists of class labels become rows of 0 and 1.
 
     Args:
-        name: of the column.
-        dataset: the table.
-        classes: how many classes its lists are of; None if its rows are numbers, or equally long lists of them.
+        name: Name of the column.
+        dataset: The table.
+        classes: Number of classes that its lists are of; None if its rows are numbers, or equally long lists of them.
     """
 
     def __init__(self, name: str, dataset: Any, classes: int | None) -> None:
@@ -281,15 +281,15 @@ class DatasetLabels:
     matrix as well, the second of two tensors. Where several are left, ``column`` is None.
 
     Args:
-        given: labels that the user passed, or None.
-        dataset: the train dataset.
+        given: Labels that the user passed, or None.
+        dataset: The train dataset.
 
     Attributes:
-        dataset: the train dataset.
-        column: the labels, or None.
-        others: the other columns.
-        is_given: whether the user passed them.
-        is_used: whether a strategy works with these labels.
+        dataset: The train dataset.
+        column: The labels, or None.
+        others: The other columns.
+        is_given: Whether the user passed them.
+        is_used: Whether a strategy works with these labels.
     """
 
     is_used = False
@@ -304,7 +304,7 @@ class DatasetLabels:
 
     @property
     def num_labels(self) -> int | None:
-        """q, if the labels are a matrix."""
+        """Number of labels q, if the labels are a matrix."""
         return self.column.shape[0] if self.column is not None and len(self.column.shape) == 1 else None
 
     @property

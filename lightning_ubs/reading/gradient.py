@@ -1,4 +1,4 @@
-"""Weighs the samples of a batch in the gradient, without touching the module, and proves that nothing is left out."""
+"""Reweight the samples of a batch in the gradient, without touching the module, and prove that nothing is left out."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _LINEAR = (_FORMS - {"NllLoss"}) | _names("Add Cat Mean Neg Rsub Stack Sub Sum")
 
 
 class RowScaling:
-    """Scales the gradient of each sample in a backward pass, as if its own loss counted so much.
+    """Scaling of each sample's gradient in a backward pass, as if its own loss counted so much.
 
     The terms of a loss are followed from the loss down to the tensors that have a row for each sample: losses of
     samples, probabilities, predictions. The gradient is scaled row by row where it enters these, once on each way. So
@@ -73,7 +73,7 @@ class RowScaling:
     measured, and refused. No node is kept beyond the backward pass.
 
     Args:
-        accepts_rest: leave unweighed what has no row per sample, instead of refusing it.
+        accepts_rest: Leave as it is what has no row per sample, instead of refusing it.
     """
 
     def __init__(self, accepts_rest: bool = False) -> None:
@@ -93,7 +93,7 @@ class RowScaling:
         """Scale the rows in the backward pass that follows.
 
         Args:
-            loss: the loss, before its backward pass.
+            loss: The loss, before its backward pass.
             weights: (b,) float64, on the CPU.
             head: (node, number of its output) of predictions that are known to have a row per sample.
         """
@@ -106,7 +106,7 @@ class RowScaling:
         self._handles = cut.hook(lambda gradient: _times(gradient, weights))
 
     def stop(self) -> None:
-        """The backward pass is over; another one through the same graph is scaled anew."""
+        """Stop scaling at the end of a backward pass; another one through the same graph is scaled anew."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -139,14 +139,14 @@ class _Cut:
     """Where rows are scaled: every way from the loss that leads to a sample crosses it exactly once.
 
     Args:
-        loss: its graph is walked down to the first tensors with a row per sample.
-        rows: b.
-        head: a tensor that is known to have them.
+        loss: The loss, whose graph is walked down to the first tensors with a row per sample.
+        rows: Number of rows b.
+        head: A tensor that is known to have them.
 
     Attributes:
-        edges: node → which of its inputs have a row per sample; None for the loss itself.
-        beside: whether a parameter is reached without crossing the cut, by a term that depends on samples.
-        seen: what is on such a way, in words.
+        edges: Node → which of its inputs have a row per sample; None for the loss itself.
+        beside: Whether a parameter is reached without crossing the cut, by a term that depends on samples.
+        seen: What is on such a way, in words.
     """
 
     def __init__(self, loss: Tensor, rows: int, head: Edge | None) -> None:

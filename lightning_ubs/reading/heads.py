@@ -46,14 +46,14 @@ _SOME = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Where predictions are read, as users are told of it.
+    """Where predictions are read, in the words that users see.
 
     Args:
-        source: what training_step returned, a user's function, what a module returned, or what the loss is made of.
-        name: the key, the module's name (empty for the LightningModule itself), or the loss in words.
-        part: which part of a module's output.
-        term: where in the graph of the loss.
-        backward_pass: number of the backward pass within the step.
+        source: What training_step returned, a user's function, what a module returned, or what the loss is made of.
+        name: The key, the module's name (empty for the LightningModule itself), or the loss in words.
+        part: Which part of a module's output.
+        term: Where in the graph of the loss.
+        backward_pass: Number of the backward pass within the step.
     """
 
     source: Literal["returned", "function", "module", "loss"]
@@ -86,22 +86,22 @@ class Head:
     """What may be the predictions of this step, and how the loss pulls at it. Lives no longer than the step.
 
     Args:
-        place: where it is read.
-        kind: what it holds; None where the graph does not tell.
+        place: Where it is read.
+        kind: What it holds; None where the graph does not tell.
         predictions: (rows, q), detached; None if they were masked and cannot be read.
-        shape: of the predictions, also where they cannot be read.
-        targets: what the loss compares it with.
-        edge: where the loss pulls at it.
-        origin: tells which heads are one, whatever the form.
-        text: in words, with its shape.
-        inside: origins of heads that are computed from this one.
-        exclusive: whether it is of exclusive classes.
-        is_of_module: whether a module returned it and the loss does not show it.
-        evidence: of this step alone; None where no labels fit, or before the backward pass.
-        pulled_targets: the targets, NaN where the loss does not pull, because they are masked there.
-        sign: minus one where the loss is to rise.
-        labels: by which it was proven in this step.
-        changes: by what it was changed element by element before the loss.
+        shape: Shape of the predictions, also where they cannot be read.
+        targets: What the loss compares it with.
+        edge: Where the loss pulls at it.
+        origin: Tells which heads are one, whatever the form.
+        text: The head in words, with its shape.
+        inside: Origins of heads that are computed from this one.
+        exclusive: Whether it is of exclusive classes.
+        is_of_module: Whether a module returned it and the loss does not show it.
+        evidence: Evidence of this step alone; None where no labels fit, or before the backward pass.
+        pulled_targets: The targets, NaN where the loss does not pull, because they are masked there.
+        sign: Minus one where the loss is to rise.
+        labels: Labels by which it was proven in this step.
+        changes: What changed it element by element before the loss.
     """
 
     place: Place
@@ -182,8 +182,8 @@ class Head:
         By the surest labels that prove the head, else by the surest that fit it.
 
         Args:
-            gradient: what arrived at ``edge``.
-            label_sets: labels of these samples, the surest first.
+            gradient: What arrived at ``edge``.
+            label_sets: Labels of these samples, the surest first.
         """
         pull = self.see_pull(gradient)
         if self.is_of_module and self.kind in (None, Kind.LOGITS) and pull is not None and _is_of_classes(pull):
@@ -243,12 +243,12 @@ class BackwardPass:
     """What one backward pass shows: looked for before it, and judged once it has passed.
 
     Args:
-        loss: before its backward pass.
-        rows: number of samples of this process.
-        label_sets: labels of these samples, the surest first.
-        watched: what modules returned.
-        number: of the backward pass within the step.
-        terms: places of one head; where the loss shows it at all of them and compares it with the labels, no other head
+        loss: The loss, before its backward pass.
+        rows: Number of samples of this rank.
+        label_sets: Labels of these samples, the surest first.
+        watched: What modules returned.
+        number: Number of the backward pass within the step.
+        terms: Places of one head; where the loss shows it at all of them and compares it with the labels, no other head
             is looked for.
     """
 
@@ -457,10 +457,10 @@ class Group:
     """Heads that are one, whatever their form.
 
     Args:
-        heads: the nearest to the loss first.
-        evidence: of all steps so far; None where no labels fit.
-        targets: what the loss compares them with, those first that are the labels.
-        pulled_targets: the same, NaN where they are masked.
+        heads: Heads, the nearest to the loss first.
+        evidence: Evidence of all steps so far; None where no labels fit.
+        targets: What the loss compares them with, those first that are the labels.
+        pulled_targets: The same, NaN where they are masked.
     """
 
     heads: list[Head]

@@ -92,12 +92,12 @@ class TermPlace:
     """Where in the graph of a loss predictions stand; holds no part of the graph.
 
     Args:
-        node: name of the autograd node that holds them.
-        way: from the loss to it, per step: (which input leads on, name of the node, names of its inputs).
-        turned: how many transpositions lie between the node and what has a row per sample.
-        negated: whether the node holds the predictions with the other sign.
-        mirrors: whether there is a node of z beside this one of -z.
-        is_plain: whether the node saved them as the head made them, so that nothing below it need be looked at.
+        node: Name of the autograd node that holds them.
+        way: Path from the loss to it, per step: (which input leads on, name of the node, names of its inputs).
+        turned: How many transpositions lie between the node and what has a row per sample.
+        negated: Whether the node holds the predictions with the other sign.
+        mirrors: Whether there is a node of z beside this one of -z.
+        is_plain: Whether the node saved them as the head made them, so that nothing below it need be looked at.
     """
 
     node: str
@@ -131,11 +131,11 @@ class Candidate:
     """What may be the predictions of a step. Lives no longer than the step, because ``edge`` is part of its graph.
 
     Args:
-        place: where they stand.
-        kind: what they hold.
+        place: Where they stand.
+        kind: What they hold.
         predictions: (rows, q), detached; None where the graph keeps only what was masked or scaled row by row.
         shape: (rows, q), or that in which they came, if it has no row per sample.
-        targets: what the loss compares them with, (rows, q) or class indices (rows,); none where it does not tell.
+        targets: What the loss compares them with, (rows, q) or class indices (rows,); none where it does not tell.
         edge: (node, number of its output) that gave the predictions.
     """
 
@@ -149,7 +149,7 @@ class Candidate:
 
     @property
     def origin(self) -> Edge:
-        """Tells which candidates read the same head, whatever its form or dtype."""
+        """What tells which candidates read the same head, whatever its form or dtype."""
         return origin(self.edge)
 
     @property
@@ -173,8 +173,8 @@ class LossGraph:
     """The graph of one backward pass, searched breadth-first, the nearest to the loss first.
 
     Args:
-        loss: the loss, before its backward pass.
-        rows: number of samples of this process.
+        loss: The loss, before its backward pass.
+        rows: Number of samples of this rank.
     """
 
     def __init__(self, loss: Tensor, rows: int) -> None:
@@ -278,8 +278,8 @@ def operands(edge: Edge, shape: tuple[int, ...], value: Tensor | None, known: Ma
     Args:
         edge: (node, number of its output) that gave the logits or probabilities.
         shape: (rows, q) of these.
-        value: what they were, if that is known.
-        known: what stood at other places, such as what modules returned.
+        value: What they were, if that is known.
+        known: What stood at other places, such as what modules returned.
     """
     found: list[Tensor | None] = []
     queue: list[tuple[Edge, Tensor | None]] = [(edge, _value_at(edge, known) if value is None else value)]
@@ -455,8 +455,8 @@ class SavedPlace:
     """Where in the graph of a loss a tensor stands that needs no gradient; holds no part of the graph.
 
     Args:
-        way: from the loss to the node that saved it, which input leads on at each step.
-        name: of what the node saved.
+        way: Path from the loss to the node that saved it, which input leads on at each step.
+        name: Name of what the node saved.
     """
 
     way: tuple[int, ...]
@@ -527,11 +527,11 @@ class _Descent:
     """From a loss node down to the head: past changes of form, and past what scales or masks it sample by sample.
 
     Args:
-        node: the loss node.
-        saved: the predictions as it saved them.
-        rows: number of samples.
-        place: how many transpositions to pass, and whether the sign is to be changed.
-        may_mask: whether a product with ones may be a mask that hides nothing in this batch.
+        node: The loss node.
+        saved: The predictions as it saved them.
+        rows: Number of samples.
+        place: How many transpositions to pass, and whether the sign is to be changed.
+        may_mask: Whether a product with ones may be a mask that hides nothing in this batch.
     """
 
     def __init__(self, node: Any, saved: Tensor, rows: int, place: TermPlace, may_mask: bool) -> None:

@@ -32,13 +32,13 @@ class Differences:
     """What was seen of the loss's rows in some steps.
 
     Attributes:
-        batches: that were compared.
-        moved: batches whose rows stood in another order.
-        moved_rows: rows in these that did not stand in their place.
-        changed: batches with other targets than the labels of the batch.
-        soft: batches of labels of 0 and 1 whose targets are not one number for each, as where samples are mixed.
-        own: labels that differ in changed batches.
-        other: labels by which other samples differ in these.
+        batches: Batches that were compared.
+        moved: Batches whose rows stood in another order.
+        moved_rows: Rows in these that did not stand in their place.
+        changed: Batches with other targets than the labels of the batch.
+        soft: Batches of labels of 0 and 1 whose targets are not one number for each, as where samples are mixed.
+        own: Labels that differ in changed batches.
+        other: Labels by which other samples differ in these.
     """
 
     batches: int = 0
@@ -59,13 +59,13 @@ class Differences:
 
 
 class LossRows:
-    """Compares the targets that the loss saved with the labels of the batch, row by row."""
+    """Comparison of the targets that the loss saved with the labels of the batch, row by row."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """A fit begins: it is not known where in the loss the labels stand."""
+        """Begin a fit: it is not known where in the loss the labels stand."""
         self._place: tuple[int, SavedPlace] | None = None  # with the number of the backward pass in its step
         self._is_over = False
         self._classes = False, False  # of the labels, of what stands in the loss
@@ -83,8 +83,8 @@ class LossRows:
         """A step begins.
 
         Args:
-            rows: its labels in the batch, which the step may change; None if they are not known.
-            kept: a copy of them.
+            rows: Its labels in the batch, which the step may change; None if they are not known.
+            kept: A copy of them.
         """
         if self._place is not None and self._passes:
             self._usual_passes = self._usual_passes or self._passes
@@ -120,11 +120,11 @@ class LossRows:
         self._is_kept = True
 
     def learn(self, rows: Tensor, is_first: bool) -> tuple[bool, tuple[Tensor, ...]]:
-        """A step was verified: where in its loss the labels stand.
+        """Learn from a verified step where in its loss the labels stand.
 
         Args:
-            rows: the labels of the batch, on the CPU.
-            is_first: whether this is one of the first steps of the fit, all of which must agree.
+            rows: The labels of the batch, on the CPU.
+            is_first: Whether this is one of the first steps of the fit, all of which must agree.
 
         Returns:
             Whether the loss shows the labels row by row, and what shows them in another order.

@@ -37,7 +37,7 @@ class Seen:
 
 
 class ModuleWatch:
-    """Remembers what modules return between :meth:`start` and :meth:`stop`, in the order in which they finish.
+    """Record of what modules return between :meth:`start` and :meth:`stop`, in the order in which they finish.
 
     Nothing is left on a module outside these two. While a step is watched as a whole, one hook of torch's own sees
     every module; a single module that is watched carries a hook, of which a copy or a pickle of the module takes an

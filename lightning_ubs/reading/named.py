@@ -43,13 +43,13 @@ def read_named(
     """What is at a place outside of the loss in this step.
 
     Args:
-        place: what :func:`named_place` gave, or a module.
-        asked: the user's ``outputs``.
-        module: that is trained.
-        watch: what modules returned.
-        outputs: what training_step returned.
-        batch: that it was called with.
-        first: whether this is the first step; a function is looked after then.
+        place: What :func:`named_place` gave, or a module.
+        asked: The user's ``outputs``.
+        module: The module that is trained.
+        watch: What modules returned.
+        outputs: What training_step returned.
+        batch: The batch that it was called with.
+        first: Whether this is the first step; a function is looked after then.
     """
     many: list[Found | None] = []
     if callable(asked):
@@ -97,11 +97,11 @@ def matched(
     """What named predictions hold, and the head of the loss that they show; refused if the labels refute it.
 
     Args:
-        found: as the user gave them.
-        tensor: the same as (rows, q).
-        place: where.
-        groups: heads of the loss.
-        is_believed: whether the user answers for the rows of a head.
+        found: Predictions as the user gave them.
+        tensor: The same as (rows, q).
+        place: Where they were found.
+        groups: Heads of the loss.
+        is_believed: Whether the user answers for the rows of a head.
     """
     for wanted in (Proof.PROVEN, Proof.OPEN, Proof.REFUTED):
         for group in groups:
@@ -174,7 +174,7 @@ def _call(asked: Callable[..., Any], module: LightningModule, outputs: Any, batc
 
 
 class _WeightWatch(TorchFunctionMode):
-    """Notices when a tensor is computed from parameters."""
+    """Watch that notices when a tensor is computed from parameters."""
 
     used = False
 

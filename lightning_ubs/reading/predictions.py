@@ -132,8 +132,8 @@ def to_probabilities(raw: Tensor, kind: Kind, sizes: Sequence[int] | None = None
 
     Args:
         raw: (rows, q) predictions of one batch, or of several one behind the other.
-        kind: what they hold.
-        sizes: rows of each batch. The last bits of a sigmoid depend on where its values lie among others, so they
+        kind: What they hold.
+        sizes: Rows of each batch. The last bits of a sigmoid depend on where its values lie among others, so they
             are taken batch by batch: which batches come together then changes no bit.
 
     >>> to_probabilities(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), Kind.LOGITS)
@@ -173,8 +173,8 @@ class Reading(NamedTuple):
     Args:
         raw: (b, q) float32.
         targets: (b, q) true labels, if they are wanted.
-        kind: what the predictions hold.
-        device: where they are wanted; None leaves them where they are.
+        kind: What the predictions hold.
+        device: Where predictions are wanted; None leaves them where they are.
     """
 
     raw: Tensor

@@ -48,16 +48,16 @@ class Evidence:
     """How the loss pulled at a candidate so far: sums over elements of negatives (0) and positives (1).
 
     Args:
-        right: gradient with the right sign, or of what is right already.
-        mass: all gradient.
-        squares: of the gradient's elements, which tell how many count.
-        labels: number of elements.
-        back: gradient that pulls back what is on the side of its label.
-        told: how sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
+        right: Gradient with the right sign, or of what is right already.
+        mass: All gradient.
+        squares: Squares of the gradient's elements, which tell how many count.
+        labels: Number of elements.
+        back: Gradient that pulls back what is on the side of its label.
+        told: How sure it is that the loss compares the candidate with the very labels: the logarithm of the number of
             orders of the rows that would look alike no more, minus infinity if it compares it with others.
-        fit: how well the pull has the form that logits give it; None for what is not known to hold logits.
-        is_changed: whether the loss compares with the labels what it makes of the candidate, not the candidate.
-        is_moved: whether the candidate was moved by the labels, as by a margin, so that it knows them.
+        fit: How well the pull has the form that logits give it; None for what is not known to hold logits.
+        is_changed: Whether the loss compares with the labels what it makes of the candidate, not the candidate.
+        is_moved: Whether the candidate was moved by the labels, as by a margin, so that it knows them.
 
     >>> y = torch.tensor([[1.0, 0.0]] * 24)
     >>> seen = Evidence().add(0.5 - y, y, None)
@@ -79,10 +79,10 @@ class Evidence:
         """With one more step; waits for the device.
 
         Args:
-            gradient: of the loss with respect to the candidate, (rows, q).
+            gradient: Gradient of the loss with respect to the candidate, (rows, q).
             labels: (rows, q), NaN where a label is not known.
-            probs: what the candidate predicts, if that can be told.
-            told: see above.
+            probs: What the candidate predicts, if that can be told.
+            told: See above.
         """
         weight = gradient.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
         # A scaled loss of half precision may be large: only ratios count.
@@ -170,9 +170,9 @@ def as_label_matrix(labels: Tensor, shape: tuple[int, ...], exclusive: bool) -> 
     """Labels as float64 (rows, q) of 0 and 1, NaN where they are not known; None if they do not fit predictions.
 
     Args:
-        labels: a matrix of two values, or one class index (``exclusive``) or one label per sample.
+        labels: A matrix of two values, or one class index (``exclusive``) or one label per sample.
         shape: (rows, q) of the predictions.
-        exclusive: whether predictions are of exclusive classes.
+        exclusive: Whether predictions are of exclusive classes.
     """
     labels = labels.detach()
     rows, width = shape
@@ -234,9 +234,9 @@ def told_by(targets: tuple[Tensor, ...], labels: Tensor, given: Tensor) -> float
     """How sure it is that the loss compares its predictions with these very labels, row by row.
 
     Args:
-        targets: of the loss, NaN where it pulls at nothing.
+        targets: Targets of the loss, NaN where it pulls at nothing.
         labels: (rows, q) as :func:`as_label_matrix` gives them.
-        given: the labels as they came.
+        given: The labels as they came.
 
     Returns:
         The logarithm of the number of orders of the rows that look different; minus infinity for other labels.
@@ -269,7 +269,7 @@ def is_of_labels(values: Tensor, labels: Tensor, relative: bool) -> bool:
     Args:
         values: (rows, q) by which a loss changes logits.
         labels: (rows, q) of 0 and 1, NaN where they are not known.
-        relative: whether each row of values may have a constant added, as logits before a softmax.
+        relative: Whether each row of values may have a constant added, as logits before a softmax.
 
     >>> y = torch.eye(4).repeat(2, 1)
     >>> is_of_labels(0.5 * y, y, False), is_of_labels(torch.arange(32.0).reshape(8, 4), y, False)

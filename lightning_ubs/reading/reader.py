@@ -43,7 +43,7 @@ from lightning_ubs.strategies import Strategy
 
 
 class StepReader:
-    """Reads the predictions (and true labels) of each step and gathers them from all processes.
+    """Reader of the predictions (and true labels) of each step, which gathers them from all ranks.
 
     In the first steps everything in the loss's graph that may be the predictions is proven or refuted by the labels
     (:mod:`lightning_ubs.reading.proof`); from then on the proven place is followed. In the first step of later epochs
@@ -51,12 +51,12 @@ class StepReader:
     with the proven head by its values.
 
     Args:
-        outputs: a key of what ``training_step`` returns, ``"module:NAME"``, a function, or None to look for them.
-        targets: where the true labels are.
-        kind: what the predictions hold; None to find it out.
-        device: where they are wanted; None leaves them on the module's device.
-        needs_targets: whether the true labels are wanted at all.
-        ids: what planned ids are verified by; False believes them, and labels are then no reason to refuse.
+        outputs: A key of what ``training_step`` returns, ``"module:NAME"``, a function, or None to look for them.
+        targets: Where the true labels are.
+        kind: What the predictions hold; None to find it out.
+        device: Where predictions are wanted; None leaves them on the module's device.
+        needs_targets: Whether the true labels are wanted at all.
+        ids: What planned ids are verified by; False believes them, and labels are then no reason to refuse.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class StepReader:
         self._module = module
 
     def forget(self) -> None:
-        """A fit is over: leave everything as it was found; what the predictions hold is still known."""
+        """End a fit: leave everything as it was found; what the predictions hold is still known."""
         self._module = None
         self._labels_of: LabelsOf | None = None
         self._is_shown = False
@@ -114,12 +114,12 @@ class StepReader:
         self.end()
 
     def expect(self, labels_of: LabelsOf | None, is_shown: bool, num_labels: int | None) -> None:
-        """The dataset is known.
+        """Note what the dataset tells.
 
         Args:
-            labels_of: gives the labels of samples, as far as the dataset tells.
-            is_shown: whether it shows them; otherwise its items are asked, where nothing else tells.
-            num_labels: number of labels, if the dataset or a checkpoint tells it.
+            labels_of: Gives the labels of samples, as far as the dataset tells.
+            is_shown: Whether the dataset shows them; otherwise its items are asked, where nothing else tells.
+            num_labels: Number of labels, if the dataset or a checkpoint tells it.
         """
         self._labels_of, self._is_shown, self._search.num_labels = labels_of, is_shown, num_labels
 
@@ -140,7 +140,7 @@ class StepReader:
     # One step: start, see_loss for each backward pass, read, end
 
     def start(self) -> None:
-        """A training step begins: watch the modules that may return its predictions."""
+        """Begin a training step: watch the modules that may return its predictions."""
         if self._has_begun:
             self.end()
         self._has_begun = True
@@ -161,11 +161,11 @@ class StepReader:
         """Read the loss of a backward pass while its graph exists.
 
         Args:
-            loss: the loss.
-            rows: number of samples of this process.
-            batch: the batch, which may show labels.
-            planned: ids of these samples.
-            check: look at all of its heads, and see whether what is read is still proven.
+            loss: The loss.
+            rows: Number of samples of this rank.
+            batch: The batch, which may show labels.
+            planned: Ids of these samples.
+            check: Look at all of its heads, and see whether what is read is still proven.
         """
         if self._watches:
             self._watch.stop()
@@ -196,7 +196,7 @@ class StepReader:
             search.look(loss, rows, self._label_sets(batch, planned, rows), self._watched(rows))
 
     def end(self) -> None:
-        """The step is over: keep nothing of it."""
+        """End the step: keep nothing of it."""
         if self._watches:
             self._watch.forget()
             self._watches = self._may_watch
@@ -208,7 +208,7 @@ class StepReader:
         self._has_begun = False
 
     def end_epoch(self) -> None:
-        """Refuse to go on if nothing in the steps of an epoch could be told to be the predictions."""
+        """Refuse to continue if nothing in the steps of an epoch could be told to be the predictions."""
         self._search.give_up()
 
     @property
@@ -222,7 +222,7 @@ class StepReader:
         return tuple(one for one in targets if not one.is_floating_point() or bool(one.isfinite().any()))
 
     def read(self, plan: EpochPlan, k: int, module: LightningModule, outputs: Any, batch: Any) -> Reading | None:
-        """Read batch ``k`` of the plan on all processes; None while it is not yet clear where."""
+        """Read batch ``k`` of the plan on all ranks; None while it is not yet clear where."""
         search, rows = self._search, self._rows or plan.rank_size(k)
         if self._watches:
             self._watch.stop()
@@ -480,7 +480,7 @@ class StepReader:
 
 
 def _gathered(raw: Tensor, targets: Tensor | None, plan: EpochPlan, k: int) -> tuple[Tensor, Tensor | None]:
-    """Predictions and labels of batch ``k`` from all processes."""
+    """Predictions and labels of batch ``k`` from all ranks."""
     if plan.layout.world_size == 1:
         return raw, targets
     sizes = plan.rank_sizes(k)

@@ -1,4 +1,4 @@
-"""What users are told when it is not clear what a step predicted: what was seen, and the ways out."""
+"""What is reported when it is not clear what a step predicted: what was seen, and hints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAYS_OUT = (
 
 
 def several(groups: Sequence[Group]) -> SelectionError:
-    """More than one head may be the predictions."""
+    """Refusal where more than one head may be the predictions."""
     names = ", ".join(group.heads[0].text for group in groups)
     if all(group.heads[0].place.source == "module" for group in groups):
         return SelectionError(f"several outputs of this step may be the predictions: {names}; {WAYS_OUT}.")
@@ -29,7 +29,7 @@ def several(groups: Sequence[Group]) -> SelectionError:
 
 
 def not_pulled(groups: Sequence[Group]) -> SelectionError:
-    """The labels refute what may be the predictions."""
+    """Refusal where the labels refute what may be the predictions."""
     return SelectionError(
         f"the loss does not pull what it is computed from ({'; '.join(map(str, groups))}; {PASSED} is needed) "
         "to the labels of the planned samples, so predictions would be credited to other samples or are none: keep "
@@ -39,7 +39,7 @@ def not_pulled(groups: Sequence[Group]) -> SelectionError:
 
 
 def other_scale(group: Group) -> SelectionError:
-    """The loss makes something of what a module returned that is neither its sigmoid nor its softmax."""
+    """Refusal of a module's output that the loss reads through neither its sigmoid nor its softmax."""
     head = group.heads[0]
     activation = "softmax" if head.exclusive else "sigmoid"
     return SelectionError(
@@ -51,7 +51,7 @@ def other_scale(group: Group) -> SelectionError:
 
 
 def moved(group: Group) -> SelectionError:
-    """The loss moves its predictions by the labels."""
+    """Refusal where the labels moved what the loss compares with them."""
     return SelectionError(
         f"what the loss compares with the labels ({group.heads[0].text}) was moved by these labels before, as by a "
         "margin, so that it is not what the model predicts; return that from training_step "
@@ -60,7 +60,7 @@ def moved(group: Group) -> SelectionError:
 
 
 def masked(group: Group) -> SelectionError:
-    """The head is known, but not what it held."""
+    """Refusal where the head is known, but not what it held."""
     return SelectionError(
         f"the predictions ({group.heads[0].text}) are masked or scaled sample by sample before the loss, and no module "
         f"returned them before that; {WAYS_OUT}."
@@ -68,7 +68,7 @@ def masked(group: Group) -> SelectionError:
 
 
 def mixed(where: str) -> SelectionError:
-    """Predictions are of several samples."""
+    """Refusal of predictions of several samples."""
     return SelectionError(
         f"{where}: the loss compares predictions with labels of several samples; an augmentation mixes samples "
         "(mixup, cutmix), or targets are soft for another reason. Let training_step return clean predictions "
@@ -78,7 +78,7 @@ def mixed(where: str) -> SelectionError:
 
 
 def other_rows(where: str, seen: int, rows: int) -> SelectionError:
-    """There are predictions, of another number of samples."""
+    """Refusal of predictions of another number of samples."""
     views = (
         f" Where these are {seen // rows} views of each sample, return the predictions of one of them, one row per "
         f"sample: {{'loss': loss, 'logits': logits[:{rows}]}}."
@@ -99,16 +99,16 @@ def nothing_found(
     is_compiled: bool,
     outputs: Any,
 ) -> SelectionError:
-    """Say what was seen; where everything has another number of rows, that number is what is wrong.
+    """Refusal that says what was seen; where everything has another number of rows, that number is what is wrong.
 
     Args:
-        rows: number of samples of this process.
-        labels: number of labels, if it is known.
-        heads: what may be predictions of something else.
-        unfitting: shapes of what in the loss has no row per sample.
-        ran: modules that returned something, by name.
-        is_compiled: whether modules could not be watched.
-        outputs: what training_step returned.
+        rows: Number of samples of this rank.
+        labels: Number of labels, if it is known.
+        heads: What may be predictions of something else.
+        unfitting: Shapes of what in the loss has no row per sample.
+        ran: Modules that returned something, by name.
+        is_compiled: Whether modules could not be watched.
+        outputs: What training_step returned.
     """
     matrices: list[tuple[int, ...]] = [shape for shape in unfitting if len(shape) == 2]
     matrices += [tuple(f.tensor.shape) for _, seen in ran for f in seen.found if f.tensor.shape[1:] == (labels,)]

@@ -110,7 +110,7 @@ def ask(dataset: Any, ids: Sequence[int]) -> list[dict[Path, np.ndarray]]:
 
 
 def _answer(dataset: Any, ids: Sequence[int], end: Connection) -> None:
-    """Runs in the forked process: send the items, and end in silence where one raises."""
+    """Send the items, in the forked process, and end in silence where one raises."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # OpenMP may hang in a forked process
     with contextlib.suppress(Exception):
@@ -162,10 +162,10 @@ class Asked(NamedTuple):
     """What items say of the rows of a batch.
 
     Attributes:
-        asked: how many items were asked.
+        asked: How many items were asked.
         same: True if the batch has the labels of the planned samples, False if it has those of others, None if the
             items do not tell.
-        path: where in an item its labels are.
+        path: Where in an item its labels are.
     """
 
     asked: int
@@ -177,10 +177,10 @@ def compare_with_items(dataset: Any, ids: Tensor, rows: Tensor, place: Path | No
     """Whether the labels of a batch are those of the items that the dataset has for its planned ids.
 
     Args:
-        dataset: the train dataset.
+        dataset: The train dataset.
         ids: (b,) planned.
         rows: (b, q) labels or (b,) class indices of the batch, on the CPU.
-        place: where in the batch they are; an item whose collate function is the usual one has them there too.
+        place: Where in the batch they are; an item whose collate function is the usual one has them there too.
     """
     classes = hold_classes(rows)
     found = signatures(rows, classes)

@@ -43,11 +43,11 @@ class Fit:
     """How well forms fit the pull so far: one number per side (negatives, positives), or per side and form.
 
     Args:
-        left: what is left of the variance of the pull beside a form.
-        variance: of the pull within labels or samples, as a form groups it.
-        rounding: how much of that may be rounding.
-        seen: elements beyond the numbers that are fitted.
-        is_relative: whether the loss minds only how the labels of a sample differ, in every step.
+        left: What is left of the variance of the pull beside a form.
+        variance: Variance of the pull within labels or samples, as a form groups it.
+        rounding: How much of that may be rounding.
+        seen: Elements beyond the numbers that are fitted.
+        is_relative: Whether the loss minds only how the labels of a sample differ, in every step.
     """
 
     left: tuple[tuple[float, ...], ...] = ()
@@ -105,9 +105,9 @@ def fit_forms(logits: Tensor, pull: Tensor, labels: Tensor, exclusive: bool) -> 
 
     Args:
         logits: (rows, q) that a module returned.
-        pull: the gradient of the loss with respect to them.
+        pull: The gradient of the loss with respect to them.
         labels: (rows, q) of 0 and 1, NaN where they are not known.
-        exclusive: whether they are logits of exclusive classes.
+        exclusive: Whether they are logits of exclusive classes.
 
     >>> z, y = torch.linspace(-2, 2, 120).reshape(40, 3), (torch.arange(120.0) % 2).reshape(40, 3)
     >>> [fit_forms(z, (t * z).sigmoid() - y, y, exclusive=False).scale for t in (1, 3)]

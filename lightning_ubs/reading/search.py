@@ -35,8 +35,8 @@ class Search:
     Evidence is kept over the steps of a fit; heads, which are part of a graph, only within their step.
 
     Args:
-        ids: what planned ids are verified by; False or ids of its own answer for labels that do not fit.
-        trusts_scale: whether the user says which the predictions are, or what they hold, and answers for their scale.
+        ids: What planned ids are verified by; False or ids of its own answer for labels that do not fit.
+        trusts_scale: Whether the user says which the predictions are, or what they hold, and answers for their scale.
     """
 
     def __init__(self, ids: Any, trusts_scale: bool = False) -> None:
@@ -45,7 +45,7 @@ class Search:
         self.begin_fit()
 
     def begin_fit(self) -> None:
-        """Nothing is known."""
+        """Begin a fit, of which nothing is known."""
         #: Where predictions are read; None until that is clear.
         self.place: Place | None = None
         #: Whether that was proven, in words.
@@ -106,7 +106,7 @@ class Search:
         return [head for one in self._passes for head in one.heads()] if self._shared is None else self._shared
 
     def share(self, world_size: int) -> None:
-        """The step's backward passes are over; add up what all processes saw, so that they decide alike."""
+        """Add up what all ranks saw in the step's backward passes, which are over, so that they decide alike."""
         self._steps += 1
         self._shared = self.heads
         if world_size == 1:
@@ -130,11 +130,11 @@ class Search:
         """The one group that is proven, or that alone may be; None to wait for more evidence.
 
         Args:
-            groups: of this step.
-            rows: number of samples of this process.
+            groups: Groups of this step.
+            rows: Number of samples of this rank.
 
         Raises:
-            SelectionError: if it cannot be told which.
+            SelectionError: If it cannot be told which.
         """
         proven = main_groups(groups, Proof.PROVEN)
         if proven:
@@ -237,7 +237,7 @@ class Search:
         """Remember the evidence of a step, and refuse where another head turns out to be pulled to the labels as well.
 
         Args:
-            is_named: whether the user named the predictions, so that others are none.
+            is_named: Whether the user named the predictions, so that others are none.
         """
         groups = self.groups()
         proven = main_groups(groups, Proof.PROVEN)
@@ -253,7 +253,7 @@ class Search:
         """See whether what was read is still what the labels pull: complete the proof, or warn before stopping.
 
         Args:
-            groups: of this step.
+            groups: Groups of this step.
             raw: (rows, q) that was read.
         """
         head = self._head_of(groups, raw)

@@ -40,9 +40,9 @@ class Distance(NamedTuple):
 
     Attributes:
         share: 0 for the same labels, about 1 for those of other samples.
-        changed: samples whose labels differ.
-        compared: samples that were compared.
-        is_noise: whether those that differ are surely nearer to what was expected than those of other samples that
+        changed: Samples whose labels differ.
+        compared: Samples that were compared.
+        is_noise: Whether those that differ are surely nearer to what was expected than those of other samples that
             differ, as where labels are flipped at random; samples in another order are not.
     """
 
@@ -109,8 +109,8 @@ class Recoding:
     """Labels in another code, of which every kind stands for one kind of the first, such as levels for classes.
 
     Args:
-        labels: signatures (b,).
-        codes: those of the same samples in the other code.
+        labels: Signatures (b,).
+        codes: Signatures of the same samples in the other code.
     """
 
     # Orders of the rows of which fewer than this share fit a code by chance.
@@ -179,7 +179,7 @@ class LabelMemory:
         self.forget()
 
     def forget(self) -> None:
-        """No sample was seen."""
+        """Forget every sample."""
         self._table: Tensor | None = None
         self._classes: bool | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -200,20 +200,20 @@ class LabelMemory:
             self.forget()
 
     def expect_anew(self) -> None:
-        """Labels were corrected: the next visit of each sample counts as its first."""
+        """Count the next visit of each sample as its first, because labels were corrected."""
         self._waiting, self._counts = [], None
         if self._table is not None:
             self._table.fill_(UNSEEN)
 
     def expect(self, num_samples: int, rows: Tensor) -> None:
-        """Labels look like these of one batch; waits for the device."""
+        """Expect labels that look like these of one batch; waits for the device."""
         if self._table is None:
             self._table = torch.full((num_samples,), UNSEEN, device=rows.device)
         if self._classes is None:
             self._classes = hold_classes(rows)
 
     def add(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """The samples ``ids`` (b,) came with these labels; gives the copy of these that is kept for a while."""
+        """Note these labels of the samples ``ids`` (b,); gives the copy of the labels that is kept for a while."""
         kept = rows.detach().clone()
         self._waiting.append((ids, kept))
         if len(self._waiting) >= _BATCHES:
@@ -237,7 +237,7 @@ class LabelMemory:
         self._table[ids] = torch.where(known, expected, found)
 
     def share(self) -> bool:
-        """Let each process know what all saw, whether all saw enough; every process calls this at the same time."""
+        """Let each rank know what all saw, whether all saw enough; every rank calls this at the same time."""
         self.settle()
         seen = gather_objects(None if self._counts is None else self._counts.tolist())
         if self._table is None or any(counts is None for counts in seen):

@@ -64,7 +64,7 @@ _MIXED = (
 
 
 class IdVerification:
-    """Compares what batches hold with the plan, before anything is learned from them.
+    """Comparison of what batches hold with the plan, before anything is learned from them.
 
     * In the first steps of a fit, and the first of each later epoch: the ids that the user names, or the targets of the
       loss with the labels that the dataset shows; and the targets of the loss with the labels of the batch.
@@ -74,7 +74,7 @@ class IdVerification:
       batch, and that samples kept their labels since their first visit, be it in the run before a resume.
 
     Args:
-        ids: a key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
+        ids: A key of the batch or a function ``(batch) -> ids``; None compares labels; False compares nothing.
     """
 
     def __init__(self, ids: Ids = None) -> None:
@@ -88,7 +88,7 @@ class IdVerification:
         self.begin(None)
 
     def begin(self, labels: DatasetLabels | None) -> None:
-        """A fit begins, on a dataset with these labels, or its loader was made anew; with None, the fit is over."""
+        """Begin a fit on a dataset with these labels, or with a loader that was made anew; with None, end the fit."""
         before = self._labels
         if before is not None and labels is not None and before.dataset is not labels.dataset:
             self._reload(before, labels)
@@ -118,7 +118,7 @@ class IdVerification:
                 self._check_same_dataset(self._memory.show(labels.column))
 
     def _reload(self, before: DatasetLabels, labels: DatasetLabels) -> None:
-        """Labels may be corrected where a loader is made anew, but ids must mean the same samples."""
+        """Take a loader that is made anew: labels may be corrected there, but ids must mean the same samples."""
         self._labels = labels
         labels.is_used = before.is_used
         self._dataset = None if self._dataset is None else labels.dataset
@@ -159,7 +159,7 @@ class IdVerification:
         """Before the first step: give up a column that was only guessed to be the labels, where it turns out not to be.
 
         It is unlike what the batch shows as its labels, and either stands beside them in the batch, or is no part of
-        the dataset's items at all. All processes decide alike.
+        the dataset's items at all. All ranks decide alike.
 
         Returns:
             The dataset's labels as they are known then, if they are others than before.
@@ -198,7 +198,7 @@ class IdVerification:
         return bool(asked.asked) and asked.same is None
 
     def start_step(self, plan: EpochPlan, k: int, selected: bool, batch: Any) -> None:
-        """A training step on batch ``k`` of the plan begins; ``selected`` if the epoch is no warm-up."""
+        """Begin a training step on batch ``k`` of the plan; ``selected`` if the epoch is no warm-up."""
         if self._planned is not None:
             self.drop_step()
         self.loss_rows.start_step()
@@ -240,7 +240,7 @@ class IdVerification:
         Where that cannot be compared, a later backward pass of the same step may be.
 
         Args:
-            targets: those of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
+            targets: Targets of the loss, (b, q) or class indices (b,); empty looks for them in the batch.
         """
         if self._planned is None:
             return
@@ -277,7 +277,7 @@ class IdVerification:
             self.drop_step()
 
     def end_epoch(self) -> None:
-        """Stop where samples have other labels than at their first visit; every process calls this at the same time."""
+        """Stop where samples have other labels than at their first visit; every rank calls this at the same time."""
         if self._ids is False:
             return
         self._check_rows()
@@ -310,7 +310,7 @@ class IdVerification:
             )
 
     def _check_doubts(self) -> None:
-        """What one process is sure of, or all of them together are, holds for all."""
+        """What one rank is sure of, or all of them together are, holds for all."""
         if world_size() > 1:
             told = gather_objects((self._doubtful, self._are_changed))
             counts = [one for one, _ in told if one is not None]
@@ -327,7 +327,7 @@ class IdVerification:
                 )
 
     def _check_rows(self) -> None:
-        """The rows of the loss must have been those of the batch in all steps of the epoch."""
+        """Check that the rows of the loss were those of the batch in all steps of the epoch."""
         seen = self.loss_rows.judge()
         if world_size() > 1:
             seen = sum(gather_objects(seen), Differences())
@@ -356,7 +356,7 @@ class IdVerification:
 
     @contextmanager
     def _together(self, warns_first: bool = False) -> Iterator[None]:
-        """Let what one process refuses stop all of them, so that none waits for it for ever; or warn once before."""
+        """Let what one rank refuses stop all of them, so that none waits for it for ever; or warn once before."""
         refusal: SelectionError | None = None
         try:
             yield
@@ -393,7 +393,7 @@ class IdVerification:
         self._is_resumed = not self._memory.is_empty
 
     def _see_rows(self, plan: EpochPlan, k: int, batch: Any) -> None:
-        """A step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
+        """Check a step of any kind: no row may be missing, and labels are compared with those of earlier visits."""
         ids = plan[k]
         planned = len(ids)
         known = None if self._place is None else part_at(batch, self._place)
@@ -414,7 +414,7 @@ class IdVerification:
             self._check_resumed()
 
     def _check_resumed(self) -> None:
-        """The first batches after a resume must have the labels that their samples had before."""
+        """Check that the first batches after a resume have the labels that their samples had before."""
         found = self._memory.judge()
         if found is not None:
             self._is_resumed = False
@@ -461,7 +461,7 @@ class IdVerification:
         return rows
 
     def _compare_with_batch(self, targets: Tensor, rows: Tensor) -> None:
-        """The rows of the loss must be those of the batch."""
+        """Check that the rows of the loss are those of the batch."""
         if compare(targets, rows) is Verdict.DIFFERENT and not _are_recoded(targets, rows):
             raise SelectionError(
                 f"{self._where}: the targets of the loss are not the labels of the batch, row by row, so predictions "

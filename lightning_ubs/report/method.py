@@ -23,7 +23,7 @@ class Method:
 
     Attributes:
         selection: Its name in the results.
-        variant: Of an ablation.
+        variant: Name of an ablation's variant.
         parameters: As JSON.
         label: Name in print.
         loss: The loss, or the module that was given by name, that it was trained with where there are several; it

@@ -41,7 +41,7 @@ class Run:
     """One finished run.
 
     Attributes:
-        key: Of its record.
+        key: Key of its record.
         method: Its batch selection.
         data: Name of its data, with what a sweep added.
         model: Name of its model, likewise; without its loss where there are several, which then is part of the method.

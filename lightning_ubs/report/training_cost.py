@@ -169,8 +169,8 @@ class Length:
     """When plain training is at its best on a dataset.
 
     Attributes:
-        name: Of the plain training.
-        data: Of the dataset.
+        name: Name of the plain training.
+        data: Name of the dataset.
         budget: Epochs that it was given.
         best: Best epochs of its runs, counted from 1, in order.
     """

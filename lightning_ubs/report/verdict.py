@@ -82,9 +82,9 @@ class Verdict:
         ours: The method.
         theirs: What it is compared with.
         gains: In every metric; the first is the monitored one, which decides.
-        interval: Of the first gain, corrected for the number of comparisons.
+        interval: Interval of the first gain, corrected for the number of comparisons.
         comparisons: How many that are.
-        divisor: By how much Holm's procedure divided the error that is allowed.
+        divisor: Number by which Holm's procedure divided the error that is allowed.
         margin: Differences that do not matter.
         places: Where it was measured, such as ``"yeast"``.
         control: The same probabilities dealt to random samples: the gain of the method over that; None if not run.

@@ -27,7 +27,7 @@ ProcessLoader = Callable[[Any], Any]
 
 
 class LoaderSeam:
-    """Hands train loaders to callbacks after Lightning has prepared them and before anything is drawn from them.
+    """Hand train loaders to callbacks after Lightning has prepared them and before anything is drawn from them.
 
     Lightning offers no hook there. So ``trainer.strategy.process_dataloader``, which it calls for each loader, and the
     request for loaders, which tells their order, are replaced on these two objects while a fit runs. There is one seam
@@ -87,7 +87,7 @@ class LoaderSeam:
 
 
 class _Refused:
-    """Stands for loaders that are refused, and says so as soon as Lightning looks at it.
+    """Stand-in for loaders that are refused, which says so as soon as Lightning looks at it.
 
     Lightning changes torch's DataLoader while it requests loaders, and leaves it changed where that raises: the next
     fit of the same process would no longer find the arguments of its loaders.
@@ -155,7 +155,7 @@ def only_key(trainer: Trainer) -> LoaderKey | None:
 
 
 def _check_is_not_cycled(loaders: list[Any], chosen: Any, key: LoaderKey, mode: str) -> None:
-    """A loader that is started again in mid-epoch would be served another batch than the planned one."""
+    """Refuse a loader that is started again in mid-epoch: it would be served another batch than the planned one."""
     longest = max(_length(loader) for loader in loaders)
     if mode == "max_size_cycle" and _length(chosen) < longest:
         raise SelectionError(f"the loader {key!r} {CYCLED}")
@@ -383,8 +383,8 @@ def last_epoch(trainer: Trainer, batches_of: BatchesOf | None = None) -> int | N
     """The last epoch that will be trained, by ``max_epochs`` and ``max_steps``; None where that is unknown.
 
     Args:
-        trainer: at the start of a fit.
-        batches_of: batches of each epoch, where they are not equally many.
+        trainer: The trainer at the start of a fit.
+        batches_of: Batches of each epoch, where they are not equally many.
     """
     limits = []
     if (epochs := planned_epochs(trainer)) is not None:

@@ -13,9 +13,9 @@ def warn_if_arguments_changed(state: dict[str, Any], selector: Selector, seeds: 
     """Warn of a seed and of strategy arguments that differ from those of the checkpoint.
 
     Args:
-        state: of the checkpoint.
-        selector: of this run.
-        seeds: of this run: the user's, and what follows from it beside other selections.
+        state: State of the checkpoint.
+        selector: Selector of this run.
+        seeds: Seeds of this run: the user's, and what follows from it beside other selections.
     """
     if state["seed"] not in seeds:
         rank_zero_warn(
@@ -47,10 +47,10 @@ def warn_if_batch_missing(state: dict[str, Any], epoch: int, batch: int, batches
     """Warn where the batch before this first one was trained, but selection had not seen it when the state was taken.
 
     Args:
-        state: of the checkpoint.
-        epoch: of the first batch after the resume.
-        batch: its index.
-        batches: in an epoch.
+        state: State of the checkpoint.
+        epoch: Epoch of the first batch after the resume.
+        batch: Index of that batch.
+        batches: Number of batches in an epoch.
     """
     before = (epoch, batch - 1) if batch > 0 else (epoch - 1, batches - 1)
     if state["epoch"] >= 0 and (state["epoch"], state["batch"]) == before:

@@ -21,11 +21,11 @@ Predict = Callable[[LightningModule, Any], Any]
 
 
 class EvaluationPass:
-    """Predicts all training samples with one state of the model, at the start of each epoch but the first.
+    """Predictions of all training samples by one state of the model, at the start of each epoch but the first.
 
     **What it does.** The training set is read in order with the train loader's collate function, the module is in
     evaluation mode, no gradient is computed, and training mode and random numbers are afterwards what they were before.
-    Each process predicts its share. What training steps predict is then not learned from.
+    Each rank predicts its share. What training steps predict is then not learned from.
 
     **When to use it.** Where predictions of the same sample, made by ever other weights and with dropout on, are too
     noisy a measure, or where ``epoch_size`` is so small that most samples would be judged by old predictions.
@@ -38,7 +38,7 @@ class EvaluationPass:
     predictions in the place of its fluctuation between visits. Other strategies see the mean prediction.
 
     Args:
-        mc_samples: predictions per sample; above 1 with dropout on.
+        mc_samples: Predictions per sample; above 1 with dropout on.
         predict: ``(pl_module, batch) -> predictions``; None calls the module with the first element of the batch. The
             predictions are a tensor, or something with ``probs`` or ``logits`` in it.
 
@@ -67,14 +67,14 @@ class EvaluationPass:
     def batches(
         self, trainer: Trainer, loader: DataLoader[Any], plan: EpochPlan, seed: int, tells_kind: Callable[[], bool]
     ) -> Iterator[tuple[int, Any, list[Any]]]:
-        """(number, batch, its ``mc_samples`` predictions) of every batch of ``plan`` on this process.
+        """(number, batch, its ``mc_samples`` predictions) of every batch of ``plan`` on this rank.
 
         Args:
-            trainer: whose module predicts.
-            loader: the train loader.
-            plan: all samples in order; its epoch and the seed decide all random numbers.
-            seed: of the selection.
-            tells_kind: whether it is known what the predictions hold; until then they come with their graph.
+            trainer: The trainer whose module predicts.
+            loader: The train loader.
+            plan: Plan of all samples in order; its epoch and the seed decide all random numbers.
+            seed: Seed of the selection.
+            tells_kind: Whether it is known what the predictions hold; until then they come with their graph.
         """
         module = trainer.lightning_module
         reader: DataLoader[Any] = DataLoader(

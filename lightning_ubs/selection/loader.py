@@ -55,11 +55,11 @@ PlanSource = Callable[[], tuple[EpochPlan, int]]
 
 
 class SelectionSampler(DistributedSampler[int]):
-    """Yields the ids of a plan, batch after batch.
+    """Sampler of the ids of a plan, batch after batch.
 
     The callback puts one into the train loader. It may also be built by hand,
     ``DataLoader(data, batch_size=64, sampler=SelectionSampler(data))``; the callback then finds it. Without a
-    callback it shuffles, each process taking its share.
+    callback it shuffles, each rank taking its share.
 
     Reading it changes nothing: anyone may iterate it at any time.
 
@@ -67,8 +67,8 @@ class SelectionSampler(DistributedSampler[int]):
     for when they are needed, because the process group may not exist yet when a loader is built.
 
     Args:
-        data_source: the dataset, for its length.
-        seed: of the shuffling without a callback.
+        data_source: The dataset, for its length.
+        seed: Seed of the shuffling without a callback.
     """
 
     def __init__(self, data_source: Sized, seed: int = 0) -> None:
@@ -89,9 +89,9 @@ class SelectionSampler(DistributedSampler[int]):
         """Let the next reading follow ``plan`` from ``first_batch`` on.
 
         Args:
-            plan: of an epoch.
-            first_batch: the first one to read.
-            root: seeds the worker processes for each batch; None leaves their generators alone.
+            plan: Plan of an epoch.
+            first_batch: First batch to read.
+            root: Seeds the worker processes for each batch; None leaves their generators alone.
         """
         self._once = plan, first_batch
         self._root = root
@@ -138,7 +138,7 @@ class SelectionSampler(DistributedSampler[int]):
 
 
 class Guide(Protocol):
-    """Knows where training stands."""
+    """What knows where training stands."""
 
     def training_batch(self, iterator: Any) -> tuple[EpochPlan, int] | None:
         """The plan and the batch that the training loop reads now, if ``iterator`` is its own; else None."""
@@ -148,7 +148,7 @@ class Guide(Protocol):
 
     @property
     def worker_root(self) -> int | None:
-        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+        """Number that seeds worker processes for each batch of the training; None leaves their generators alone."""
 
     @property
     def resumes(self) -> bool:
@@ -229,7 +229,7 @@ class _StatefulPlannedLoader(_PlannedLoader):
 
 
 class _PlannedIterator(Iterator[Any]):
-    """Starts reading when the first batch is asked for, and gives the training loop the batch it stands at.
+    """Iterator that starts reading at the first request, and gives the training loop the batch it stands at.
 
     Lightning makes the first iterator before it knows where a resumed training stands, and continues with a left-over
     iterator after some tuners. So the position is compared at each batch, and where it differs reading starts anew.

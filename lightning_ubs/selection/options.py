@@ -1,4 +1,4 @@
-"""What the arguments of the callback mean: what the user says, or else what the strategy brings."""
+"""What the arguments of the callback mean: what the user passed, or else the strategy's own values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 
-from lightning_ubs._utils.checks import call_repr, check_choice, check_range
+from lightning_ubs._utils.checks import call_repr, check_choice, check_range, did_you_mean
 from lightning_ubs.errors import SelectionError
 from lightning_ubs.functional import check_replacement
 from lightning_ubs.functional.drawing import Replacement
@@ -60,7 +61,7 @@ class EpochSize:
     def __post_init__(self) -> None:
         for name in ("start", "end"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value <= 1):
+            if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) <= 1):
                 raise ValueError(f"{name}={value!r} is out of range; it must be a share in (0, 1], such as 0.5.")
             object.__setattr__(self, name, float(value))
         check_choice("shape", self.shape, ("linear", "exponential", "cosine"))
@@ -113,7 +114,7 @@ def chosen_replacement(given: Replacement | None, strategy: Strategy) -> Replace
 
 
 def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Replacement) -> Unbiased:
-    """How far gradients are weighed against P."""
+    """How far gradients are reweighted against P."""
     unbiased = strategy.default_unbiased if given is None else given
     check_choice("unbiased", unbiased, (True, False, "annealed", "predictions"))
     if unbiased and replacement not in _EXACT:
@@ -127,6 +128,11 @@ def chosen_unbiased(given: Unbiased | None, strategy: Strategy, replacement: Rep
 def chosen_size(given: Size | Mapping[str, Any], strategy: Strategy) -> Size:
     """A share of the dataset (a float up to 1), a number of samples, or a schedule; None for all."""
     if isinstance(given, Mapping):
+        known = inspect.signature(EpochSize).parameters
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            way_out = did_you_mean(str(unknown), known, f"a schedule takes {', '.join(known)}.")
+            raise ValueError(f"epoch_size={dict(given)!r} has no key {unknown!r}; {way_out}")
         given = EpochSize(**given)
     if given is not None and strategy.decides_size:
         raise ValueError(
@@ -189,7 +195,7 @@ def chosen_memory(memory: Memory, strategy: Strategy) -> Memory:
 
 
 def shard_of(memory: Memory, layout: BatchLayout, device: torch.device) -> Shard:
-    """The samples whose rows this process keeps; ``device`` is where processes talk."""
+    """The samples whose rows this rank keeps; ``device`` is where processes talk."""
     if memory == "replicated":
         return Shard(layout.num_samples)
     return Shard(layout.num_samples, layout.rank, layout.world_size, device)

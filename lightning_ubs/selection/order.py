@@ -32,12 +32,12 @@ class Blocks:
     not grow with the epoch, and a resume in mid-epoch makes no window but those that it reads.
 
     Args:
-        size: samples per block, where blocks are equally long. Defaults to the bounds that the dataset shows (its
+        size: Samples per block, where blocks are equally long. Defaults to the bounds that the dataset shows (its
             ``block_bounds``, the record batches of a Hugging Face dataset, the chunks of an HDF5 or Zarr array), or to
             4,096.
-        window: blocks that are open at a time.
-        bounds: where blocks begin, ascending from 0, and as the last number n.
-        per_rank: whether each rank reads blocks of its own, so that a block is fetched by one rank alone, but for the
+        window: Blocks that are open at a time.
+        bounds: Where blocks begin, ascending from 0, and as the last number n.
+        per_rank: Whether each rank reads blocks of its own, so that a block is fetched by one rank alone, but for the
             window at the border of two ranks. The samples of a step are then others than with one process. By default
             all ranks share the window, and select what one process would.
 
@@ -81,11 +81,11 @@ class Blocks:
 
 
 class BlockOrder:
-    """Makes the plans of epochs in block order.
+    """Maker of the plans of epochs in block order.
 
     Args:
-        blocks: what the user said.
-        dataset: whose blocks they are.
+        blocks: What the user said.
+        dataset: The dataset whose blocks they are.
     """
 
     def __init__(self, blocks: Blocks, dataset: Any) -> None:
@@ -137,12 +137,12 @@ class BlockPlan(EpochPlan):
     """The plan of an epoch whose ids are made window by window, when they are asked for.
 
     Args:
-        epoch: which epoch this is.
-        layout: how it is cut into batches.
-        passes: what the ids are taken from, one behind the other.
-        start: place in the passes at which the epoch begins.
-        num_draws: samples in the epoch.
-        per_rank: whether each rank reads a stretch of its own.
+        epoch: Number of the epoch.
+        layout: How it is cut into batches.
+        passes: What the ids are taken from, one behind the other.
+        start: Place in the passes at which the epoch begins.
+        num_draws: Samples in the epoch.
+        per_rank: Whether each rank reads a stretch of its own.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class BlockPlan(EpochPlan):
         return self._num_draws
 
     def global_batch(self, batch: int) -> Tensor:
-        """Ids of batch ``batch`` over all processes."""
+        """Ids of batch ``batch`` over all ranks."""
         batch = self._checked(batch)
         if self._per_rank:
             return torch.cat([self.rank_batch(batch, rank) for rank in range(self.layout.world_size)])
@@ -200,7 +200,7 @@ class BlockPlan(EpochPlan):
         return torch.cat(parts) if parts else self._between(0, 0)
 
     def ids_of(self, batches: Tensor) -> Tensor:
-        """Ids, over all processes, of the batches where the (batches,) mask is true."""
+        """Ids, over all ranks, of the batches where the (batches,) mask is true."""
         chosen = [self.global_batch(batch) for batch in batches.nonzero().flatten().tolist()]
         return torch.cat(chosen) if chosen else self._between(0, 0)
 

@@ -26,15 +26,15 @@ def loader_seed(seed: int, loader: str | int) -> int:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How an epoch is cut into batches, and which part of each this process takes.
+    """How an epoch is cut into batches, and which part of each this rank takes.
 
     Args:
-        num_samples: n.
-        batch_size: samples per batch and process.
-        drop_last: leave out a last, short batch.
-        world_size: number of processes.
-        rank: this process.
-        epoch_samples: samples in an epoch; all of them by default.
+        num_samples: Number of samples n.
+        batch_size: Samples per batch and rank.
+        drop_last: Leave out a last, short batch.
+        world_size: Number of ranks.
+        rank: Rank of this process.
+        epoch_samples: Samples in an epoch; all of them by default.
 
     >>> layout = BatchLayout(num_samples=10, batch_size=2, world_size=2)
     >>> layout.global_batch_size, layout.num_batches, layout.num_draws
@@ -50,7 +50,7 @@ class BatchLayout:
 
     @cached_property
     def global_batch_size(self) -> int:
-        """Samples that all processes together take in a step."""
+        """Samples that all ranks together take in a step."""
         return min(self.batch_size * self.world_size, self.num_samples)
 
     @cached_property
@@ -61,7 +61,7 @@ class BatchLayout:
 
     @cached_property
     def num_draws(self) -> int:
-        """Samples that all processes together train on in an epoch, the last batch as short as in a plain pass."""
+        """Samples that all ranks together train on in an epoch, the last batch as short as in a plain pass."""
         return min(self._samples, self.full_draws)
 
     @cached_property
@@ -77,14 +77,14 @@ class BatchLayout:
 class EpochPlan:
     """The sample ids of every batch of one epoch.
 
-    ``plan[k]`` are the ids of batch k on this process, ``plan.global_batch(k)`` those of all processes. Batches are
+    ``plan[k]`` are the ids of batch k on this rank, ``plan.global_batch(k)`` those of all ranks. Batches are
     slices of one flat tensor; only the last may be short. It is split as evenly as it goes; where it has fewer samples
     than there are processes, some are repeated, so that no process goes without.
 
     Args:
-        epoch: which epoch this is.
-        ids: flat int64 ids of all batches, on the CPU.
-        layout: how they are cut.
+        epoch: Number of the epoch.
+        ids: Flat int64 ids of all batches, on the CPU.
+        layout: How they are cut.
 
     >>> plan = EpochPlan(0, torch.arange(5), BatchLayout(5, 2, world_size=2, rank=1))
     >>> [plan[k].tolist() for k in range(len(plan))], plan.global_batch(1).tolist()
@@ -114,7 +114,7 @@ class EpochPlan:
         return (self[batch] for batch in range(len(self)))
 
     def global_batch(self, batch: int) -> Tensor:
-        """Ids of batch ``batch`` over all processes."""
+        """Ids of batch ``batch`` over all ranks."""
         size, count = self.layout.global_batch_size, self.layout.num_batches
         if not -count <= batch < count:
             raise IndexError(f"batch {batch} is not in a plan of {count} batches.")
@@ -133,11 +133,11 @@ class EpochPlan:
         return torch.tensor_split(ids, world)[rank]
 
     def rank_sizes(self, batch: int) -> list[int]:
-        """Samples of batch ``batch`` on each process."""
+        """Samples of batch ``batch`` on each rank."""
         return [self._size(batch, rank) for rank in range(self.layout.world_size)]
 
     def rank_size(self, batch: int) -> int:
-        """Samples of batch ``batch`` on this process."""
+        """Samples of batch ``batch`` on this rank."""
         return self._size(batch, self.layout.rank)
 
     def _size(self, batch: int, rank: int) -> int:
@@ -161,7 +161,7 @@ class EpochPlan:
         return world / (size * copies)
 
     def ids_of(self, batches: Tensor) -> Tensor:
-        """Ids, over all processes, of the batches where the (batches,) mask is true."""
+        """Ids, over all ranks, of the batches where the (batches,) mask is true."""
         return self.ids[batches.repeat_interleave(self.layout.global_batch_size)[: len(self.ids)]]
 
 

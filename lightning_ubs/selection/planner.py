@@ -26,7 +26,7 @@ from lightning_ubs.strategies import EpochRequest, Strategy, TrainingSet
 
 STATE_VERSION = 1
 _NO_FAULT = 2**62
-# Batches, and cells of predictions, that are learned together.
+# Batches, and cells of predictions, that the strategy is updated with at once.
 _BATCHES, _CELLS = 32, 2**20
 Share = Callable[[Tensor], Tensor]
 
@@ -81,7 +81,7 @@ class LearningQueue:
     The strategy learns batches one by one in their order, so that it makes no difference when.
 
     Args:
-        learn: takes the number of the first of some batches that follow each other, and their predictions.
+        learn: Takes the number of the first of some batches that follow each other, and their predictions.
     """
 
     def __init__(self, learn: Callable[[int, Observation], None]) -> None:
@@ -111,7 +111,7 @@ class LearningQueue:
 
 
 class Selector:
-    """Makes each epoch's plan, and gives the strategy what the model predicted for it.
+    """Maker of each epoch's plan, which gives the strategy what the model predicted for it.
 
     At the start of an epoch (:meth:`prepare`): measure, probabilities, draw, :class:`EpochPlan`. It has no clock: epoch
     and batch are always the Trainer's. A plan follows from (strategy state, P, seed, epoch, layout), so asking twice
@@ -334,7 +334,7 @@ class Selector:
         return self._probabilities_epoch == epoch
 
     def resume_at(self, batch: int) -> None:
-        """The batches of the current plan before ``batch`` were trained by the run that is being resumed."""
+        """Note that the run that is being resumed trained the batches of the current plan before ``batch``."""
         self._trained[:batch] = [True] * min(batch, len(self._trained))
 
     def finish_batch(self, batch: int, is_trained: bool = True) -> None:
@@ -350,7 +350,7 @@ class Selector:
         self._batches_done = batch + 1
 
     def trained_ids(self) -> Tensor:
-        """Ids of all samples trained on in this epoch so far, with repeats, over all processes."""
+        """Ids of all samples trained on in this epoch so far, with repeats, over all ranks."""
         if self.plan is None:
             return torch.empty(0, dtype=torch.int64)
         if all(self._trained):

@@ -22,7 +22,7 @@ _NUMPY_BYTES = 625 * 4
 
 
 class RandomStates:
-    """Keeps the generators' states of all ranks for checkpoints, and restores them where training resumes.
+    """The generators' states of all ranks, kept for checkpoints and restored where training resumes.
 
     A checkpoint is written by rank 0 alone and at any time, so a rank's state must be on rank 0 before: each rank sends
     its own (10 kB) in :meth:`share` after a step or a validation, without waiting for the others.
@@ -31,8 +31,8 @@ class RandomStates:
     mid-epoch needs nothing of them.
 
     Args:
-        trainer: the trainer of this fit.
-        enabled: whether checkpoints hold states at all.
+        trainer: The trainer of this fit.
+        enabled: Whether checkpoints hold states at all.
     """
 
     def __init__(self, trainer: Trainer, enabled: bool) -> None:
@@ -60,7 +60,7 @@ class RandomStates:
         """Training starts: restore, or choose what workers' seeds follow from. Every rank calls this.
 
         Args:
-            generator: of the train loader; None where its workers follow the global one.
+            generator: Generator of the train loader; None where its workers follow the global one.
         """
         if not self._enabled:
             return
@@ -77,7 +77,7 @@ class RandomStates:
         self.root = int(root)
 
     def validated(self) -> None:
-        """A validation begins after a resume: what it draws is part of the run, unless it ran before the checkpoint."""
+        """Note a validation after a resume: what it draws is part of the run, unless it ran before the checkpoint."""
         if self._loaded is not None and not self._loaded["validating"]:
             self._pending = False
 
@@ -93,7 +93,7 @@ class RandomStates:
                 torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
     def before_fetch(self) -> None:
-        """The training loop asks for a batch: a checkpoint of a failed step goes back to here."""
+        """Note that the training loop asks for a batch: a checkpoint of a failed step goes back to here."""
         if self._pending:
             self.proceed()
         self._after_step = False
@@ -102,7 +102,7 @@ class RandomStates:
             self._before_fetch = _snapshot(self._trainer.strategy.root_device, self._numpy.state)
 
     def share(self, after_step: bool = False) -> None:
-        """A step, a validation or an epoch is over: send this rank's states to the others, and wait for nobody."""
+        """Send this rank's states to the others after a step, a validation or an epoch, and wait for nobody."""
         if not self._enabled:
             return
         self._before_fetch = None

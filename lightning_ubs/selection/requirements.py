@@ -76,8 +76,8 @@ def check_untracked_backward(trainer: Trainer, first_step: int) -> None:
     """Refuse a step that showed neither loss nor predictions, but trained: its backward pass went unseen.
 
     Args:
-        trainer: after the step.
-        first_step: its ``global_step`` when this training began.
+        trainer: The trainer after the step.
+        first_step: The trainer's ``global_step`` when this training began.
     """
     module = trainer.lightning_module
     if module.automatic_optimization:
@@ -157,7 +157,7 @@ def _is_plain(value: Any, kind: type) -> bool:
 
 
 class _Length:
-    """Stands for a dataset of which nothing but the length may be asked."""
+    """Stand-in for a dataset of which nothing but the length may be asked."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -222,7 +222,7 @@ def check_same_dataset(trainer: Trainer, dataloader: DataLoader[Any], labels: Te
 
 
 def process_rank(trainer: Trainer) -> tuple[int, int]:
-    """(rank, number of processes) among which batches are divided."""
+    """(rank, number of ranks) among which batches are divided."""
     kwargs = trainer.distributed_sampler_kwargs or {"num_replicas": 1, "rank": 0}
     rank, world = int(kwargs["rank"]), int(kwargs["num_replicas"])
     if world != trainer.world_size or (world > 1 and not dist.is_initialized()):

@@ -92,19 +92,19 @@ class Phase(Enum):
 
 
 class FitSession:
-    """Connects a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
+    """Connection of a callback with one fit of a trainer; made in ``setup``, closed in ``teardown``.
 
-    Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every process runs;
+    Epoch and batch are asked of the trainer each time. The plan of an epoch is made in hooks that every rank runs;
     reading the loader only reads it.
 
     A checkpoint is stored by :meth:`load`, restored when the dataset is known, and compared with this run once, at the
     first batch (:meth:`start_batch`).
 
     Args:
-        callback: whose arguments are read; a tuner may put it aside.
-        trainer: the trainer of this fit.
-        selector: makes the plans.
-        seed: of every draw, which differs from the callback's beside other selections.
+        callback: Callback whose arguments are read; a tuner may put it aside.
+        trainer: The trainer of this fit.
+        selector: Makes the plans.
+        seed: Seed of all sampling, which differs from the callback's beside other selections.
     """
 
     def __init__(self, callback: Owner, trainer: Trainer, selector: Selector, seed: int) -> None:
@@ -188,7 +188,7 @@ class FitSession:
         return self.selector.plan
 
     def prepare(self) -> EpochPlan:
-        """Make the plan of the trainer's epoch; every process does so at the same time."""
+        """Make the plan of the trainer's epoch; every rank does so at the same time."""
         epoch = self.trainer.current_epoch
         if not self.selector.is_measured(epoch):
             self._check_size()
@@ -233,13 +233,13 @@ class FitSession:
             loss.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
 
     def check_one_fetch(self, batch: int) -> None:
-        """A ``training_step`` that fetches for itself must have fetched exactly the batch of this step."""
+        """Check that a ``training_step`` that fetches for itself has fetched exactly the batch of this step."""
         if self._delivered != (self.selector.plan, batch + 1):
             self._refuse_fetches()
 
     @property
     def worker_root(self) -> int | None:
-        """Seeds worker processes for each batch of the training; None leaves their generators alone."""
+        """Number that seeds worker processes for each batch of the training; None leaves their generators alone."""
         return self.random.root
 
     @property

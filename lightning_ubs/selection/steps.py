@@ -1,4 +1,4 @@
-"""From one training step after the other to what the strategy learns: ids verified, predictions read, rows weighed."""
+"""From training steps to updates of the strategy: ids verified, predictions read, rows reweighted."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TrainingSteps:
     """What the hooks of a training step delegate to.
 
     Args:
-        selector: learns from the predictions.
-        reader: reads them.
-        verification: compares planned ids with those of a batch.
-        unbiased: how far gradients are weighed against P.
-        refresh: predictions of passes of their own, instead of those of the steps.
+        selector: Learns from the predictions.
+        reader: Reads them.
+        verification: Compares planned ids with those of a batch.
+        unbiased: How far gradients are reweighted against P.
+        refresh: Predictions of passes of their own, instead of those of the steps.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class TrainingSteps:
         self._current = self._batch = self._fit = self._module = None
 
     def see_dataset(self, labels: DatasetLabels) -> None:
-        """The train dataset is known, with what it shows of its labels."""
+        """Note the train dataset, with what it shows of its labels."""
         self.verification.begin(labels)
         is_shown = labels.column is not None
         self.reader.expect(self.verification.labels_of, is_shown, self._strategy.num_labels or labels.num_labels)
 
     def begin_epoch(self, plan: EpochPlan) -> None:
-        """An epoch begins; its weights are computed now, so that no step waits for them."""
+        """Begin an epoch; its weights are computed now, so that no step waits for them."""
         self._begins_epoch = True
         if self._unbiased:
             self._weights.of_plan(plan)
@@ -138,7 +138,7 @@ class TrainingSteps:
             self._optimizer_steps = trainer.global_step
 
     def before_backward(self, loss: Tensor) -> None:
-        """The loss still has its graph: read it, verify its targets, and weigh its rows."""
+        """Read the loss while it has its graph, verify its targets, and reweight its rows."""
         if self._current is None:
             return
         plan, k, ids = self._current
@@ -160,14 +160,14 @@ class TrainingSteps:
             self.session.even_out(loss, k)
 
     def after_backward(self) -> None:
-        """The gradients are there, and the optimizer has not stepped: compare the targets of the loss."""
+        """Compare the targets of the loss when the gradients are there, and the optimizer has not stepped."""
         if self._unbiased:
             self._scaling.stop()
         if self._current is not None and self.verification.is_due:
             self.verification.check_targets(self.reader.loss_targets)
 
     def finish(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A step is over: learn its predictions. Lightning skips a step without a batch or a loss, and so do we."""
+        """End a step: buffer its predictions. Lightning skips a step without a batch or a loss, and so do we."""
         session, selector = self.session, self._selector
         if self._unbiased:
             self._check_backward(session.trainer.global_step)
@@ -243,7 +243,7 @@ class TrainingSteps:
             )
 
     def evaluate(self, epoch: int, loader: DataLoader[Any]) -> None:
-        """Let the strategy learn from predictions of all samples by the present weights."""
+        """Update the strategy with predictions of all samples by the present weights."""
         session = self.session
         assert self._refresh is not None
         assert self._selector.layout is not None
@@ -260,7 +260,7 @@ class TrainingSteps:
 
     @property
     def importance_weights(self) -> Tensor | None:
-        """1/(nP) of the samples of the current batch on this process, (b,) float32; None where there is none."""
+        """1/(nP) of the samples of the current batch on this rank, (b,) float32; None where there is none."""
         if self._current is None or self._module is None:
             return None
         plan, k, _ = self._current
@@ -295,7 +295,7 @@ class SampleWeights:
 
     Args:
         unbiased: ``"annealed"`` lets their exponent rise from 0 to 1 over the selected epochs.
-        selector: what made the plan.
+        selector: Selector that made the plan.
     """
 
     def __init__(self, unbiased: Unbiased, selector: Selector) -> None:
@@ -304,7 +304,7 @@ class SampleWeights:
         self.forget()
 
     def forget(self) -> None:
-        """The epoch or the fit is over."""
+        """End the epoch or the fit."""
         self._of_plan: tuple[EpochPlan, Tensor] | None = None
 
     def of_plan(self, plan: EpochPlan) -> Tensor:
@@ -314,7 +314,7 @@ class SampleWeights:
         return self._of_plan[1]
 
     def of_batch(self, plan: EpochPlan, batch: int) -> Tensor:
-        """Weights of the samples of batch ``batch`` on this process, (b,) float64 on the CPU."""
+        """Weights of the samples of batch ``batch`` on this rank, (b,) float64 on the CPU."""
         return self.of_plan(plan)[plan[batch]]
 
     def _of_epoch(self, epoch: int) -> Tensor:

@@ -10,10 +10,10 @@ _MOST_WAITING = 2**20
 
 
 class DrawCounts:
-    """Counts the draws of every sample, on the CPU: ids are planned there, so that no device is waited for.
+    """Number of draws of every sample, on the CPU: ids are planned there, so that no device is waited for.
 
     Args:
-        num_samples: n.
+        num_samples: Number of samples n.
 
     >>> draws = DrawCounts(3)
     >>> draws.add(torch.tensor([0, 2, 0]), epoch=4)
@@ -44,7 +44,7 @@ class DrawCounts:
         return self._last_epoch
 
     def add(self, ids: Tensor, epoch: int) -> None:
-        """The samples ``ids`` (b,), with repeats, were trained on in ``epoch``; they are counted when that is asked."""
+        """Note the samples ``ids`` (b,), with repeats, trained on in ``epoch``; they are counted on request."""
         if epoch != self._epoch:
             self._settle()
             self._epoch = epoch

@@ -19,8 +19,8 @@ class PredictionHistory:
     is off by at most λ1/255 + (1-λ1)·0.0205: 0.0122 at λ1 = 0.5. Certain predictions stay exactly certain.
 
     Args:
-        num_samples: n.
-        num_labels: q.
+        num_samples: Number of samples n.
+        num_labels: Number of labels q.
         window: T.
         dtype: How predictions are kept; half precision halves the memory, ``torch.uint8`` quarters it.
         device: Where they are kept.

@@ -14,8 +14,8 @@ class RunningMoments:
     Memory does not grow with the number of visits. Row ``num_samples`` is a spare that is written and never read.
 
     Args:
-        num_samples: n.
-        num_labels: q.
+        num_samples: Number of samples n.
+        num_labels: Number of labels q.
         ddof: 1 for the sample variance, 0 for the population's.
         device: Where the moments are kept.
         shard: Whose moments are kept here; those of all samples by default.

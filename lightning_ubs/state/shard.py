@@ -34,16 +34,16 @@ def spare_row_zeros(
 
 @dataclass(frozen=True)
 class Shard:
-    """The consecutive ids whose rows this process keeps: all of them, or one of ``world_size`` equal blocks.
+    """The consecutive ids whose rows this rank keeps: all of them, or one of ``world_size`` equal blocks.
 
-    Rows of the other processes are the spare row here, where they are written in vain and read only to keep the shape
-    of a block: what is computed of a row depends on where in a block it lies, so every process works on the blocks that
+    Rows owned by other ranks map to the spare row here, which is written without effect and read only to keep the shape
+    of a block: what is computed of a row depends on where in a block it lies, so every rank works on the blocks that
     one process alone would, and the results are equal to the last bit.
 
     Args:
-        num_samples: n.
+        num_samples: Number of samples n.
         rank: This process.
-        world_size: Number of processes that share the rows.
+        world_size: Number of ranks that share the rows.
         device: Where processes talk.
 
     >>> shard = Shard(num_samples=5, rank=1, world_size=2)
@@ -71,7 +71,7 @@ class Shard:
         return self.world_size == 1
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Where the rows of the samples ``ids`` are; the spare row, ``len(self)``, for those of other processes."""
+        """Where the rows of the samples ``ids`` are; the spare row, ``len(self)``, for those of other ranks."""
         if self.is_whole:
             return ids
         rows = ids - self.ids.start
@@ -94,9 +94,9 @@ class Shard:
         return rows[self.ids.start : self.ids.stop]
 
     def blocks(self, size: int) -> Iterator[tuple[int, int, slice]]:
-        """(first, last, own) of each block of ``size`` ids that has rows of this process, ``own`` being their places.
+        """(first, last, own) of each block of ``size`` ids that has rows of this rank, ``own`` being their places.
 
-        The first block is always among them, because all processes decide by it how to count.
+        The first block is always among them, because all ranks decide by it how to count.
         """
         own = self.ids
         for first in sorted({0, *range(own.start // size * size, own.stop, size)}):
@@ -105,11 +105,11 @@ class Shard:
             yield first, last, slice(begin - first, max(begin, min(own.stop, last)) - first)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All n rows on every process, from the ``rows`` of each."""
+        """All n rows on every rank, from the ``rows`` of each."""
         return rows if self.is_whole else all_gather(rows, self._most, self.device)[: self.num_samples]
 
     def spread(self, rows: Tensor) -> Tensor:
-        """Place the ``rows`` of this process among all n; those of other processes are NaN."""
+        """Place the ``rows`` of this rank among all n; those of other ranks are NaN."""
         if self.is_whole:
             return rows
         spread = rows.new_full((self.num_samples, *rows.shape[1:]), torch.nan)
@@ -117,7 +117,7 @@ class Shard:
         return spread
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of the ``values`` of all processes."""
+        """The sum of the ``values`` of all ranks."""
         return values if self.is_whole else sum_over_processes(values, self.device)
 
     def collect(self, rows: Tensor) -> Tensor:

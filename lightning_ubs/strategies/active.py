@@ -18,7 +18,7 @@ from lightning_ubs.strategies.uncertainty import UncertaintyStrategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ActiveBias(UncertaintyStrategy):
-    """Prefers samples whose predictions varied most over the whole training (Chang et al., 2017), summed over labels.
+    """Preference for samples whose predictions varied most over the training (Chang et al., 2017), summed over labels.
 
     **What it does.** The spread of all predictions of each label, summed, turned into probabilities either in
     proportion (``"proportional"``, the original's sampling variant) or quantized with falling pressure
@@ -33,7 +33,7 @@ class ActiveBias(UncertaintyStrategy):
 
     Args:
         mode: How the spread becomes a probability.
-        smoothing: ε added to every spread in ``"proportional"``; None takes the mean spread.
+        smoothing: Constant ε added to every spread in ``"proportional"``; None takes the mean spread.
         ddof: 1 for the sample variance, 0 for the population's.
     """
 
@@ -51,7 +51,7 @@ class ActiveBias(UncertaintyStrategy):
 
     @property
     def decays(self) -> bool:
-        """Only the quantized form has a pressure."""
+        """Whether the schedule depends on the last epoch: only the quantized form has a pressure."""
         return self.mode == "quantized"
 
     @property
@@ -68,7 +68,7 @@ class ActiveBias(UncertaintyStrategy):
         return prediction_spread(*self.memory.rows(first, last))
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t for ``"quantized"``, else none."""
+        """Pressure s_t for ``"quantized"``, else none."""
         return super().pressure_at(epoch, start, end) if self.mode == "quantized" else 1.0
 
     def probabilities(self, pressure: float) -> Tensor:

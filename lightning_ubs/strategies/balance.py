@@ -14,7 +14,7 @@ from lightning_ubs.strategies.base import EpochRequest, Strategy, TrainingSet
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Balance(Strategy):
-    """Partitions the samples anew each epoch so that each batch has the label proportions of the whole set.
+    """A new partition of the samples in each epoch, so that each batch has the label proportions of the whole set.
 
     **What it does.** Iterative stratification of all samples into the batches of an epoch; no sample is repeated or
     left out, there is no warm-up and the model's predictions are not read.

@@ -25,11 +25,11 @@ class TrainingSet:
     """The samples that a strategy chooses from.
 
     Attributes:
-        num_samples: n.
+        num_samples: Number of samples n.
         labels: (n, q) label matrix, if the strategy needs ``"labels"``; or (n,) class ids, if it takes them.
         features: (n, d) feature matrix, if it needs ``"features"``.
         history_dtype: How predictions should be kept.
-        shard: Whose rows this process keeps; None for those of all samples.
+        shard: Whose rows this rank keeps; None for those of all samples.
     """
 
     num_samples: int
@@ -60,8 +60,8 @@ class EpochRequest:
     Attributes:
         epoch: Counted from 0.
         seed: Seed for all sampling.
-        num_samples: n.
-        batch_size: Samples in a batch of all processes together.
+        num_samples: Number of samples n.
+        batch_size: Samples in a batch of all ranks together.
         count: Samples in the epoch if its last batch may be short.
         full_count: Samples in the epoch if its last batch is full.
         first: Where the epoch begins in the sequence of all shuffled passes.
@@ -96,7 +96,7 @@ class Measurement:
     Attributes:
         uncertainty: U, (n, q) float32, or the rows of ``Strategy.shard``; None as well where it is too large to keep.
         correlation: C, (q, q) float64.
-        weights: w, (n,) in [0, 1].
+        weights: Weights w (n,) in [0, 1].
         mean_uncertainty: Mean of U over all samples and labels, a scalar tensor.
     """
 
@@ -107,7 +107,7 @@ class Measurement:
 
 
 class Strategy(ABC):
-    """Decides how likely each training sample is drawn in the next epoch.
+    """Base of all strategies: how likely each training sample is drawn in the next epoch.
 
     A new strategy overrides :meth:`update` and :meth:`probabilities`, and :meth:`state_dict` and
     :meth:`load_state_dict` if it keeps anything. The callback calls :meth:`reset` once, :meth:`update` after every
@@ -117,9 +117,9 @@ class Strategy(ABC):
     Attributes:
         needs: What the strategy reads: ``"predictions"`` of each step, the ``"targets"`` of a batch beside them, and
             at the start the ``"labels"`` or ``"features"`` of all samples. An empty set works with any module.
-        num_samples: n, known from :meth:`reset` on.
+        num_samples: Number of samples n, known from :meth:`reset` on.
         history_dtype: How predictions should be kept, known from :meth:`reset` on.
-        shard: Whose rows this process keeps, known from :meth:`reset` on; those of all samples unless
+        shard: Whose rows this rank keeps, known from :meth:`reset` on; those of all samples unless
             ``BatchSelection(memory="sharded")`` divides them among processes.
         measured: The latest :class:`Measurement`.
     """
@@ -161,7 +161,7 @@ class Strategy(ABC):
 
     @property
     def num_labels(self) -> int | None:
-        """q, if predictions for that many labels are kept."""
+        """Number of labels q, if predictions for that many labels are kept."""
         return None
 
     @property
@@ -184,7 +184,7 @@ class Strategy(ABC):
         return False
 
     def sample_importance(self, probabilities: Tensor) -> Tensor:
-        """What samples count if their draws are weighed (``unbiased=True``), (n,) float64: 1/(nP)."""
+        """What samples count if their draws are reweighted (``unbiased=True``), (n,) float64: 1/(nP)."""
         return importance_weights(probabilities)
 
     def default_end(self, start: int, num_epochs: int) -> int:
@@ -246,7 +246,7 @@ class Strategy(ABC):
         """What is known of each sample, (n,) each, NaN where it is not: columns of :meth:`BatchSelection.to_frame`.
 
         Args:
-            labels: gives the true labels (b, q) of the samples ``ids`` (b,), where they are known.
+            labels: Gives the true labels (b, q) of the samples ``ids`` (b,), where they are known.
         """
         return {}
 

@@ -31,7 +31,7 @@ _FALLS = (0.1, 0.7)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class D2ACE(Strategy):
-    r"""Mixes two distributions, one by uncertainty and one by hardness, more of the latter as training proceeds (2026).
+    r"""Mixture of two distributions, by uncertainty and by hardness, more of the latter as training proceeds (2026).
 
     **What it does.** E is UBS's uncertainty; the hardness of a label is :math:`h=g(L)(1-f)`, L its latest cross-entropy
     and f how much its prediction flips, :math:`f\leftarrow 0.7|\Delta p|+0.3f`. In both, a label counts the more the
@@ -52,7 +52,7 @@ class D2ACE(Strategy):
         window: How many predictions are kept (T).
         s0: Selection pressure in the first selected epoch; it falls to 1.
         neighbors: Number of nearest neighbors whose labels support a sample.
-        hardness: g: ``"paper"`` is 1 - exp(-L); ``"code"`` is 2 - exp(-L), as in the authors' code.
+        hardness: Form of g: ``"paper"`` is 1 - exp(-L); ``"code"`` is 2 - exp(-L), as in the authors' code.
         beta_start: Share of the uncertainty (β) up to a tenth of the training.
         beta_end: Share of the uncertainty from seven tenths of the training on.
     """
@@ -88,12 +88,12 @@ class D2ACE(Strategy):
 
     @property
     def decays(self) -> bool:
-        """The pressure falls from s0 to 1."""
+        """Whether the schedule depends on the last epoch: it does, because the pressure falls from s0 to 1."""
         return True
 
     @property
     def num_labels(self) -> int | None:
-        """q, or None before the first prediction."""
+        """Number of labels q, or None before the first prediction."""
         return None if self._memory is None else self._memory.num_labels
 
     def reset(self, data: TrainingSet) -> None:
@@ -142,7 +142,7 @@ class D2ACE(Strategy):
         return self.measured
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t, falling geometrically from s0 to 1."""
+        """Pressure s_t, falling geometrically from s0 to 1."""
         return selection_pressure(epoch, start, end, self.s0)
 
     def probabilities(self, pressure: float) -> Tensor:
@@ -207,7 +207,7 @@ class D2ACE(Strategy):
         return kept, kept + 5 * 8 * self.num_samples
 
     def _beta(self) -> float:
-        """β at this point of the training."""
+        """Value of β at this point of the training."""
         begin, end = _FALLS
         fallen = min(1.0, max(0.0, (self.progress - begin) / (end - begin)))
         return self.beta_start + (self.beta_end - self.beta_start) * fallen

@@ -17,7 +17,7 @@ Scores = Callable[[Tensor, float], Any]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GroupScores(Strategy):
-    """Draws samples by weights of the groups they are in, such as sources or label sets; your function changes them.
+    """Draws by weights of the groups that samples are in, such as sources or label sets; your function changes them.
 
     **What it does.** At the start of every epoch, ``scores(weights, progress)`` is asked for new weights, one per
     group, from those of the epoch before (ones at first) and from how far the training is, from 0 to 1. A sample is as

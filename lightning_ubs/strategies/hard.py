@@ -16,7 +16,7 @@ from lightning_ubs.strategies.base import LabelRows, Measurement, Strategy, Trai
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HardImbalance(Strategy):
-    """Prefers samples with a high loss, more so those of rare labels amid neighbors without them.
+    """Preference for samples with a high loss, more so those of rare labels amid neighbors without them.
 
     **What it does.** Before training, each sample gets a weight from its minority labels and its nearest neighbors.
     In training, that weight times its latest binary cross-entropy, quantized, decides how often it is drawn; the
@@ -27,7 +27,7 @@ class HardImbalance(Strategy):
     **What it costs.** One nearest-neighbor search at the start, O(n²d), then one number per sample.
 
     Args:
-        pressure: s_e, constant; the paper searches {2, 8, 16, 64}.
+        pressure: Constant pressure s_e; the paper searches {2, 8, 16, 64}.
         neighbours: Number of nearest neighbors (k).
     """
 

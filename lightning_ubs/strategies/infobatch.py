@@ -19,7 +19,7 @@ _MOST_PRUNED = 0.9
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfoBatch(LatestScoreStrategy):
-    """Trains on fewer samples per epoch without a bias (Qin et al., ICLR 2024).
+    """Fewer samples per epoch without a bias (Qin et al., ICLR 2024).
 
     **What it does.** Samples whose score is below the mean are easy. An epoch leaves out a share ``prune`` of them, and
     those that come count 1/(1 - ``prune``) times as much as the hard ones, so that the expected gradient is that of all
@@ -76,7 +76,7 @@ class InfoBatch(LatestScoreStrategy):
 
     @property
     def decays(self) -> bool:
-        """The last epochs are plain, so they must be known."""
+        """Whether the end must be known: it must, because the last epochs are plain."""
         return True
 
     @property
@@ -86,7 +86,7 @@ class InfoBatch(LatestScoreStrategy):
 
     @property
     def decides_size(self) -> bool:
-        """The original's epochs are as long as there are samples left."""
+        """Whether epochs are as long as there are samples left, as the original's are."""
         return self.original
 
     def default_end(self, start: int, num_epochs: int) -> int:
@@ -94,7 +94,7 @@ class InfoBatch(LatestScoreStrategy):
         return max(start + 1, num_epochs * 7 // 8)
 
     def plain_from(self, end: int, chosen: bool) -> int | None:
-        """The last epochs are plain, whoever chose where they begin."""
+        """First of the plain epochs at the end, whoever chose where they begin."""
         return end
 
     @property

@@ -19,7 +19,7 @@ _UNSEEN = -1.0
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LatestScoreStrategy(Strategy):
-    """Keeps one score per sample, that of its latest visit; a subclass says what it is and what follows from it.
+    """One score per sample, that of its latest visit; a subclass says what it is and what follows from it.
 
     Samples that were not visited yet weigh as much as the heaviest.
     """

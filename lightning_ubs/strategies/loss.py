@@ -20,7 +20,7 @@ from lightning_ubs.strategies.latest import LatestScoreStrategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LossBias(LatestScoreStrategy):
-    """Prefers samples with a high loss.
+    """Preference for samples with a high loss.
 
     **What it does.** The latest binary cross-entropy of a sample, the mean over its labels, takes the place of UBS's
     weight: scaled to [0, 1] over the training set, quantized, and drawn with falling pressure (``"quantized"``), or
@@ -66,7 +66,7 @@ class LossBias(LatestScoreStrategy):
         return sample_cross_entropy(probs, targets)
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t for ``"quantized"``, else none."""
+        """Pressure s_t for ``"quantized"``, else none."""
         return selection_pressure(epoch, start, end, self.s0) if self.decays else 1.0
 
     def probabilities(self, pressure: float) -> Tensor:

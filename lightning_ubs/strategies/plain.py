@@ -13,7 +13,7 @@ from lightning_ubs.strategies.base import EpochRequest, Strategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Random(Strategy):
-    """Shuffles all samples every epoch, as a plain DataLoader does.
+    """All samples, shuffled every epoch, as by a plain DataLoader.
 
     **What it does.** Nothing else. With the same seed its warm-up order is that of every other strategy, so that runs
     can be compared in pairs. With ``epoch_size`` below 1, epochs continue through shuffled passes.

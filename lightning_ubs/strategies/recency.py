@@ -12,7 +12,7 @@ from lightning_ubs.strategies.uncertainty import WindowStrategy
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RecencyBias(WindowStrategy):
-    """Prefers samples whose recent yes/no predictions disagree (Song et al., 2020), summed over labels.
+    """Preference for samples whose recent yes/no predictions disagree (Song et al., 2020), summed over labels.
 
     **What it does.** The entropy of the last T thresholded predictions of each label, summed, quantized and drawn with
     falling pressure exactly as UBS does, so that only the measure of uncertainty differs.

@@ -18,7 +18,7 @@ _DEALING = 7919
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Shuffled(Strategy):
-    """Deals the probabilities of a strategy to random samples, anew in each epoch.
+    """The probabilities of a strategy, dealt to random samples anew in each epoch.
 
     **What it does.** The strategy learns and computes P as always; then P is permuted, by epoch. So as many samples
     come twice and as many are left out as in the strategy's own epochs, epochs are as long, and gradients are weighed
@@ -100,11 +100,11 @@ class Shuffled(Strategy):
         self.shard = self.strategy.shard
 
     def update(self, ids: Tensor, probs: Tensor, targets: Tensor | None = None) -> None:
-        """Let the strategy learn."""
+        """Update the strategy."""
         self.strategy.update(ids, probs, targets)
 
     def refresh(self, ids: Tensor, samples: Tensor, targets: Tensor | None = None) -> None:
-        """Let the strategy learn from an evaluation pass."""
+        """Update the strategy with an evaluation pass."""
         self.strategy.refresh(ids, samples, targets)
 
     def prediction_history(self) -> tuple[Tensor, Tensor] | None:

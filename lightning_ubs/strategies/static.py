@@ -23,7 +23,7 @@ _ONE_EACH = "pass one number per training sample."
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class StaticStrategy(Strategy):
-    """Draws samples by weights in closed form; it reads no predictions, so it works with any module.
+    """Draws by weights in closed form; no predictions are read, so that any module will do.
 
     Epochs are selected from the first on, and by default the second half of the training is plain shuffled passes:
     emphasis first, then none. ``BatchSelection(end_epoch=...)`` ends it elsewhere, ``end_epoch=1.0`` never.
@@ -42,7 +42,7 @@ class StaticStrategy(Strategy):
 
     @property
     def decays(self) -> bool:
-        """The last epochs are plain, so they must be known."""
+        """Whether the end must be known: it must, because the last epochs are plain."""
         return True
 
     def default_start(self, warmup_epochs: int) -> int:
@@ -54,7 +54,7 @@ class StaticStrategy(Strategy):
         return max(start + 1, (num_epochs + 1) // 2)
 
     def plain_from(self, end: int, chosen: bool) -> int | None:
-        """Epochs are plain from the end on, whoever chose it."""
+        """First plain epoch: the end, whoever chose it."""
         return end
 
     def reset(self, data: TrainingSet) -> None:
@@ -76,7 +76,7 @@ class StaticStrategy(Strategy):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Weighted(StaticStrategy):
-    """Draws samples in proportion to weights of your own, as torch's ``WeightedRandomSampler`` does.
+    """Draws in proportion to weights of your own, as with torch's ``WeightedRandomSampler``.
 
     **What it does.** Sample i comes nP_i times per epoch on average, P_i being its share of all weights. Unlike the
     sampler, it is right in several processes and after a resume. ``BatchSelection(replacement="full")`` draws with
@@ -99,7 +99,10 @@ class Weighted(StaticStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            weights = _as_tensor(self.weights).to("cpu", torch.float64)
+            given = _as_tensor(self.weights)
+            if given.is_complex():
+                raise ValueError("they are complex")
+            weights = given.to("cpu", torch.float64)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"weights of type {type(self.weights).__name__} are no numbers; {_ONE_EACH}") from error
         if weights.ndim != 1 or len(weights) == 0:
@@ -183,7 +186,7 @@ def _are_whole(labels: Tensor) -> bool:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RepeatFactor(LabelWeighted):
-    r"""Repeats samples of rare labels (repeat factor sampling, Gupta et al., LVIS, CVPR 2019).
+    r"""Repetition of samples of rare labels (repeat factor sampling, Gupta et al., LVIS, CVPR 2019).
 
     **What it does.** A label that a share :math:`f_j` of the samples has gets :math:`r_j=\max(1,\sqrt{t/f_j})`, a
     sample the largest :math:`r_j` of its labels, and :math:`P_i\propto r_i`. Labels more frequent than t are left
@@ -194,7 +197,7 @@ class RepeatFactor(LabelWeighted):
     **What it costs.** Nothing.
 
     Args:
-        threshold: t, the share of samples below which a label is rare, in (0, 1].
+        threshold: Share of samples t below which a label is rare, in (0, 1].
         frequency: ``"image"``, the share of samples that have the label, or ``"instance"``, the geometric mean of it
             and of the label's share of all label instances.
         labels: The label matrix or class ids, if neither the dataset nor the callback tells; the matrix may hold
@@ -220,7 +223,7 @@ class RepeatFactor(LabelWeighted):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassAware(LabelWeighted):
-    r"""Gives every label the same total weight: :math:`P_i\propto\sum_jY_{ij}/n_j`.
+    r"""The same total weight for every label: :math:`P_i\propto\sum_jY_{ij}/n_j`.
 
     **What it does.** A label's weight is divided equally among the samples that have it, and a sample gets the sum over
     its labels. A sample without any label gets the mean of the others.

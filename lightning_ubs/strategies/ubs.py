@@ -39,8 +39,8 @@ class UBS(WindowStrategy):
             best.
         window: How many predictions are kept (T).
         correlation: None switches label correlation off.
-        temperature: t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models that are
-            surer than they are right; None, as in the paper, leaves it as it is.
+        temperature: Temperature t of the latest prediction before its entropy is taken, sigmoid(logit(p)/t), for models
+            that are surer than they are right; None, as in the paper, leaves it as it is.
 
     >>> UBS(lambda1=0.6, window=7).window
     7

@@ -38,7 +38,7 @@ SNAPSHOT_BYTES, SMALL_SNAPSHOT = 2**28, 2**24
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class UncertaintyStrategy(Strategy):
-    """Draws samples by the uncertainty of their labels, more so where related labels are uncertain together.
+    """Preference for samples by the uncertainty of their labels, more so where related labels are uncertain together.
 
     A subclass says how predictions are kept (:meth:`new_state`) and what the uncertainty of a block of
     samples is (:meth:`block_uncertainty`). If the rows are divided among ranks, each measures its own.
@@ -162,7 +162,7 @@ class UncertaintyStrategy(Strategy):
         return other
 
     def pressure_at(self, epoch: int, start: int, end: int) -> float:
-        """s_t, falling geometrically from s0 to 1."""
+        """Pressure s_t, falling geometrically from s0 to 1."""
         return selection_pressure(epoch, start, end, self.s0)
 
     def probabilities(self, pressure: float) -> Tensor:
@@ -222,7 +222,7 @@ class UncertaintyStrategy(Strategy):
 
     @property
     def num_labels(self) -> int | None:
-        """q, or None before the first prediction."""
+        """Number of labels q, or None before the first prediction."""
         return None if self._memory is None else self._memory.num_labels
 
     @property

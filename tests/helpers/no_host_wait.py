@@ -28,7 +28,7 @@ class HostWaitError(AssertionError):
 
 
 class ForbidHostWait(TorchDispatchMode):
-    """Refuses operators whose result the host must have before it can go on."""
+    """Refuses operators whose result the host must have before it can continue."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__

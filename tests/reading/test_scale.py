@@ -247,7 +247,7 @@ def test_logits_that_only_a_module_shows_are_read_at_their_scale_and_refused_at_
     run(lambda m, x, y: (of_logits(z := m.net(x), y), z.softmax(1) if dataset else z.sigmoid()), dataset)
     message = refused(thrice(of_logits), dataset)
     assert "such as a temperature" in message
-    run(thrice(of_logits), dataset, returned="probs")  # the way out
+    run(thrice(of_logits), dataset, returned="probs")  # as the hint says
     kind = "softmax" if dataset else "logits"
     assert f"kind='{kind}'" in message
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What selection cannot work with is refused before anything is lost, in one sentence that says the way out."""
+"""What selection cannot work with is refused before anything is lost, in one sentence that ends with a hint."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_sample_that_comes_twice_in_a_batch_is_remembered_once() -> None:
     assert selection.strategy.memory.visits[:N].tolist() == [visits[i] for i in range(N)]
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "half"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "half", {"strat": 1.0}])
 def test_impossible_sizes_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="epoch_size"):
         BatchSelection(epoch_size=value)

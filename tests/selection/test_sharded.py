@@ -1,4 +1,4 @@
-"""Processes that divide what is remembered select what processes that copy it do. All of them talk over gloo."""
+"""Ranks that divide the history select what ranks that copy it do. All of them talk over gloo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = {name: {"name": name} for name in STRATEGIES if name != "D2ACE"} | {  # 
     "compact": {"selection": {"save_state": "weights"}},
     "model": {"sharded": True},
 }
-# Three processes run those that differ in what is remembered or drawn.
+# Three processes run those that differ in their history or draws.
 OF_THREE = ("UBS", "UBS, evaluated", "UBS, shorter and unbiased", "Active_LC")
 MEASURES = {
     "two samples": {"name": "UBS", "samples": 2, "labels": 3, "correlation": "mutual_information"},

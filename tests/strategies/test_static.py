@@ -108,6 +108,7 @@ def test_weights_whose_sum_is_no_float_are_weights() -> None:
         ([[1.0, 2.0]], r"shape \[1, 2\]"),
         (None, "NoneType are no numbers; pass one number"),
         ("ubs", "str are no numbers"),
+        ([1 + 2j, 1], "list are no numbers"),
         ([1, [2]], "list are no numbers"),
     ],
 )

@@ -28,7 +28,7 @@ NAME = 80
 
 
 class Budget:
-    """Counts what one file unpacks to and what is allocated for it, and refuses it past the limit.
+    """Count of what one file unpacks to and what is allocated for it, which refuses it past the limit.
 
     Args:
         source: The file's name, for the message.

@@ -50,7 +50,7 @@ def curve_plots(results: Results, curve: str, title: str) -> Iterator[Plot]:
 def band(runs: Sequence[Run], curve: str) -> Line | None:
     """Epochs, mean and standard deviation over runs, at the epochs that at least half of them have.
 
-    Runs may stop early; a mean over the few that go on would compare different runs.
+    Runs may stop early; a mean over the few that continue would compare different runs.
     """
     curves = [run.curves for run in runs if np.isfinite(run.curves.get(curve, np.zeros(0))).any()]
     if not curves:

@@ -53,7 +53,7 @@ class _Bar:
 
 
 def ablation_plots(material: Material) -> Iterator[Plot]:
-    """Bars start at the full method, so that their length is the difference."""
+    """Bars from the full method on, so that their length is the difference."""
     results = material.results
     full = [method for method in results.methods if method.variant == "A"]
     full += [results.reference] if results.reference is not None else []
