@@ -255,7 +255,7 @@ class StepReader:
         aside = " (its loss does not show them unchanged)" if found else ""
         return (
             f"BatchSelection reads predictions of {labels} {noun}{plural} from {self.place}{aside}, as {self._kind} "
-            f"({self._search.status}); "
+            f"({self._search.announced}); "
             f"{type(strategy).__name__} keeps {size_text(memory)} for {strategy.num_samples} samples x {labels} "
             f"{noun}{plural} on {device}; each checkpoint grows by about {size_text(saved)}."
         )

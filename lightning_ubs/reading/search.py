@@ -200,6 +200,11 @@ class Search:
             ]
             self._check_scale(group)
 
+    @property
+    def announced(self) -> str:
+        """What is said of the proof: without verified ids it is one of predictions, not of whose they are."""
+        return f"{self.status}; not verified, with ids=False, is of which samples" if self._ids is False else self.status
+
     def _verified(self, group: Group) -> str:
         """What a proof of the direction says: of what only a module shows, the scale has to be shown as well."""
         if group.scale is Scale.OPEN and not self._trusts_scale:
@@ -267,7 +272,7 @@ class Search:
                 self.status = self._verified(Group([head], self._later))
                 if self.status == UNDECIDED:
                     return
-                rank_zero_info(f"Predictions read from {head.text}: {self.status}.")
+                rank_zero_info(f"Predictions read from {head.text}: {self.announced}.")
             self._later, self._doubts = Evidence(), 0
         elif self._later.proof is Proof.REFUTED and not self.believes(Group([head], None, head.targets)):
             shown, self._later = self._later, Evidence()

@@ -285,6 +285,12 @@ def test_one_visible_line_tells_what_is_read(kind: Any, words: Any, caplog: pyte
     assert re.search(r"each checkpoint grows by about \d+(\.\d)? (B|kB)\.", told[0])
 
 
+def test_the_line_says_that_no_ids_were_verified(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        fit(BatchSelection(warmup_epochs=1, ids=False), CallsForward(), max_epochs=2)
+    assert "not verified, with ids=False, is of which samples" in caplog.text
+
+
 def test_the_line_is_seen_in_a_default_run() -> None:
     code = """
 import lightning as L
