@@ -98,7 +98,8 @@ def epoch_rows(repeats: int, quick: bool) -> Iterator[Row]:
     fixed = "one refresh, one draw and the log per epoch; one copy of the predictions per step"
     for name, data, bound in (("yahoo-Arts' shape", arts, 1.06), ("yeast's size", yeast, 1.15)):
         row = _epochs(f"UBS epoch / plain, MLP, {name}", "mlp", data, _with(UBS), _plain, repeats, bound, fixed)
-        # The second bound is missed since predictions are proven in each epoch: 1.22. The short form guards against more.
+        # The second bound is missed since predictions are proven in each epoch: 1.22. The short form guards against
+        # more than that.
         yield replace(row, machines=0.25) if data is yeast else row
     if quick:
         return

@@ -203,7 +203,8 @@ class Search:
     @property
     def announced(self) -> str:
         """What is said of the proof: without verified ids it is one of predictions, not of whose they are."""
-        return f"{self.status}; not verified, with ids=False, is of which samples" if self._ids is False else self.status
+        of_whom = "; not verified, with ids=False, is of which samples" if self._ids is False else ""
+        return f"{self.status}{of_whom}"
 
     def _verified(self, group: Group) -> str:
         """What a proof of the direction says: of what only a module shows, the scale has to be shown as well."""
