@@ -271,7 +271,7 @@ def test_the_table_of_claims_repeats_the_numbers_by_set() -> None:
     costs = {name: row["median"] for name, row in rows_of(tables.epoch_costs()).items()}
     wide, tiny = (costs[f"UBS epoch / plain, MLP, {size}"] for size in ("yahoo-Arts' shape", "yeast's size"))
     clif = costs["1 + UBS's own clock / epoch, CLIF"]
-    assert f"{clif} with CLIF, {wide} with an MLP of that size, {tiny} where an epoch takes 40 ms" in page
+    assert f"{clif} with CLIF, {wide} with an MLP of that size, {tiny} where an epoch takes 26 ms" in page
 
 
 def test_of_the_settings_of_ubs_only_the_way_of_drawing_shows_as_the_page_says() -> None:
