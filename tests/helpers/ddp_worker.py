@@ -214,10 +214,13 @@ class Flips(Hidden):
     def __init__(self, items):
         super().__init__(items)
         self.targets = items.tensors[1]
+        self._visits = [0] * len(items)
 
     def __getitem__(self, i):
         x, y = super().__getitem__(i)
-        return x, torch.where(torch.rand(len(y)) < 0.05, 1 - y, y)
+        self._visits[i] += 1
+        drawn = torch.Generator().manual_seed(1_000 * i + self._visits[i])  # whatever else draws random numbers
+        return x, torch.where(torch.rand(len(y), generator=drawn) < 0.05, 1 - y, y)
 
 
 def sorting_collate(items):

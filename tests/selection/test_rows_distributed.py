@@ -17,7 +17,7 @@ def ranks(tmp_path_factory: Any) -> Path:
         "sorted on one": small | {"loader": "sorted_on_one", "without_check": True},
         "queue": small | {"loader": "queue", "without_check": True},
         "moves": small | {"batch_size": 4, "module": "moves", "without_check": True},
-        "flips": small | {"samples": 208, "batch_size": 16, "loader": "flips", "without_check": True},
+        "flips": small | {"samples": 416, "batch_size": 32, "loader": "flips", "without_check": True},
         "cut": small | {"loader": "hidden_rows", "save_epoch": 1, "trainer": {"max_epochs": 2}, "without_check": True},
     }
     again = {"resume": str(folder / "cut" / "end.ckpt"), "without_check": True}
